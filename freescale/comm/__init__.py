@@ -1,0 +1,1 @@
+"""Moving bytes between ranks: annotated collectives on named lanes."""

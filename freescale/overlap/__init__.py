@@ -1,0 +1,1 @@
+"""Embedding tables sharded over ranks, and the schedules that move their rows."""
