@@ -1,0 +1,70 @@
+"""The one interface through which ranks exchange bytes: issue now, wait later.
+
+A `Transport` is bound to one named group (a *lane*): calls on a lane complete in the order they were issued, calls on
+different lanes may pass each other. Every rank of the group must issue the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from freescale.comm.annotate import wait_range
+
+
+class Handle:
+    """A collective under way.
+
+    Attributes:
+        op: `all_to_all` or `all_gather`.
+        group: name of the lane.
+        seq: number of the call on its lane, from 0.
+        sent_bytes: bytes that this rank sends to the others.
+        engine: what moves the bytes (`gloo`, `nccl`, …).
+        issued_ns, completed_ns: `time.perf_counter_ns`; the second is when `wait` saw the end, None before.
+        waited_ns: how long `wait` blocked the caller.
+    """
+
+    def __init__(
+        self, op: str, group: str, seq: int, sent_bytes: int, engine: str, result: Tensor, block: Callable[[], object]
+    ) -> None:
+        self.op, self.group, self.seq = op, group, seq
+        self.sent_bytes, self.engine = sent_bytes, engine
+        self.issued_ns = time.perf_counter_ns()
+        self.completed_ns: int | None = None
+        self.waited_ns = 0
+        self._result, self._block = result, block
+
+    def wait(self) -> Tensor:
+        """Block until the result is there, and return it. May be called again, at no cost."""
+        if self.completed_ns is None:
+            begin_ns = time.perf_counter_ns()
+            with wait_range(self.op, self.group, self.seq):
+                self._block()
+            self.completed_ns = time.perf_counter_ns()
+            self.waited_ns = self.completed_ns - begin_ns
+        return self._result
+
+
+class Transport(Protocol):
+    """Collectives that move bytes and reduce nothing. Rows lie along dimension 0; splits count rows."""
+
+    group: str
+    rank: int
+    world_size: int
+
+    def all_to_all(self, send: Tensor, send_splits: Sequence[int], recv_splits: Sequence[int]) -> Handle:
+        """Send `send_splits[r]` consecutive rows to each rank r; the result holds what each rank sent, in rank order.
+
+        Args:
+            send: [Σ send_splits, …], contiguous; must not be changed before the handle was waited for.
+            send_splits, recv_splits: one entry per rank, zeros allowed; `recv_splits[r]` is what r sends here.
+        """
+        ...
+
+    def all_gather(self, send: Tensor) -> Handle:
+        """Result [world_size, *send.shape]; `send` has the same shape and dtype on every rank."""
+        ...
