@@ -112,6 +112,22 @@ def list_runs(root: Path | str) -> Iterator[RunDirectory]:
                 yield RunDirectory(path, {"schema": SCHEMA, "complete": False, "failure": {"reason": str(error)}})
 
 
+def make_run(root: Path, name: str) -> Path:
+    """Create an empty folder `name` under `root`; a number is appended when the name is taken."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AnalyzerError(f"{root / name}: 999 runs of this name exist; give another --out")
+
+
+def update_manifest(run: Path, **fields: Any) -> None:
+    """Set fields of a run's manifest."""
+    write_json(run / MANIFEST, read_json(run / MANIFEST) | fields)
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object from a file; AnalyzerError names the file and the place when it is none."""
     try:
@@ -132,6 +148,11 @@ def write_json(file: Path, value: dict[str, Any]) -> None:
 def write_parquet(file: Path, frame: pd.DataFrame) -> None:
     """Atomically write a frame as Parquet (zstd, no index)."""
     _atomically(file, lambda temporary: frame.to_parquet(temporary, index=False, compression="zstd"))
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Atomically write a file."""
+    _atomically(file, lambda temporary: Path(temporary).write_bytes(content))
 
 
 def _atomically(file: Path, write: Callable[[str], Any]) -> None:

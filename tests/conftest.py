@@ -17,7 +17,7 @@ import pytest
 RunRanks = Callable[..., list[Any]]
 
 
-@pytest.fixture()
+@pytest.fixture
 def run_ranks(tmp_path: Path) -> RunRanks:
     """`run_ranks(body, world_size, *args, timeout_s=60)` -> what `body(rank, world_size, *args)` returned on each rank.
 

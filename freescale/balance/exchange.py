@@ -7,6 +7,7 @@ lane of their own, so that nothing waits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -145,11 +146,15 @@ class SampleExchange(Generic[BatchT]):
         return _unpack(moving, packed, self.transport.world_size)
 
 
+def _row_bytes(tensor: Tensor) -> int:
+    return tensor.element_size() * math.prod(tensor.shape[1:])
+
+
 def _bytes_per_row(values: Mapping[str, tuple[int, Tensor]], axes: int) -> np.ndarray:
     """int64[axes]: bytes of all values of one row, per jagged axis."""
     total = np.zeros(axes, dtype=np.int64)
     for axis, tensor in values.values():
-        total[axis] += tensor.element_size() * int(np.prod(tensor.shape[1:], dtype=np.int64))
+        total[axis] += _row_bytes(tensor)
     return total
 
 
@@ -172,11 +177,8 @@ def _unpack(moving: Moving[BatchT], packed: Tensor, world_size: int) -> BatchT:
     per_home.index_add_(0, home, lengths)
     rows = per_home.tolist()
 
-    sizes = [tensor.element_size() * tensor[:0].flatten(1).shape[1] if tensor.dim() > 1 else tensor.element_size()
-             for _, (_, tensor) in values]  # fmt: skip
-    pieces = packed.split(
-        [rows[r][axis] * size for r in range(world_size) for (_, (axis, _)), size in zip(values, sizes, strict=True)]
-    )
+    splits = [rows[r][axis] * _row_bytes(tensor) for r in range(world_size) for _, (axis, tensor) in values]
+    pieces = packed.split(splits)
     in_time = sample_id.argsort()
     received = {}
     for index, (name, (axis, tensor)) in enumerate(values):

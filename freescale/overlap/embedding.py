@@ -34,7 +34,7 @@ class Lookup:
         positions: feature -> int64, same shape as its IDs: place of each row in the requester's rows of its group.
         ask_counts: [world][groups] rows that this rank wants of each owner.
         serve_counts: [world][groups] rows that each rank wants of this one.
-        served: per group, int64 local rows wanted, requester after requester (each requester's are distinct, ascending).
+        served: per group, int64 local rows wanted, requester after requester (each one's ascending).
     """
 
     positions: dict[str, Tensor]

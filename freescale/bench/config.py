@@ -1,0 +1,82 @@
+"""What to run: one frozen, checked description, written to JSON for the ranks and into the manifest for everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from freescale.bench.arms import Arm, parse_arm
+from freescale.errors import FreeScaleError
+
+DEFAULT_PRESET = "hstu-small"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run.
+
+    Attributes:
+        preset: name in `workloads.registry`.
+        arms: names; the first is what the others are compared with.
+        blocks: randomized rounds of all arms.
+        steps: timed steps of an arm in a block.
+        warmup_steps: steps before them, run and recorded but not timed into any result.
+        profiled_steps: steps recorded by the profiler, in a pass of its own after the blocks.
+        seed: of batches, initial weights and arm order.
+        data: interaction log to train on instead of generated batches.
+        columns: meaning -> column name in `data`.
+        device: `cpu` or `cuda`.
+        stall_timeout_s: a rank without progress for so long ends the run.
+    """
+
+    preset: str = DEFAULT_PRESET
+    ranks: int = 2
+    arms: tuple[str, ...] = ("baseline", "balance")
+    blocks: int = 6
+    steps: int = 6
+    warmup_steps: int = 2
+    profiled_steps: int = 4
+    seed: int = 0
+    data: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    stall_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        least = {"ranks": 1, "blocks": 1, "steps": 1, "warmup_steps": 0, "profiled_steps": 1, "seed": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value < low:
+                raise FreeScaleError(f"{name}: {value}, must be at least {low}")
+        if self.stall_timeout_s < 5:
+            raise FreeScaleError(f"stall_timeout_s: {self.stall_timeout_s:g}, must be at least 5")
+        if self.device not in ("cpu", "cuda"):
+            raise FreeScaleError(f"device: {self.device!r}, must be cpu or cuda")
+
+    @property
+    def parsed_arms(self) -> list[Arm]:
+        return [parse_arm(name) for name in self.arms]
+
+    @property
+    def steps_per_turn(self) -> int:
+        """Steps of one arm in one block, warm-up included."""
+        return self.warmup_steps + self.steps
+
+    @property
+    def steps_in_profile(self) -> int:
+        """Steps of the profiled pass: the warm-up, one in which the profiler warms up, and the recorded ones."""
+        return self.warmup_steps + 1 + self.profiled_steps
+
+    @property
+    def steps_in_all(self) -> int:
+        return len(self.arms) * (self.blocks * self.steps_per_turn + self.steps_in_profile)
+
+    def save(self, file: Path) -> None:
+        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, file: Path) -> RunConfig:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return cls(**{**values, "arms": tuple(values["arms"])})

@@ -1,0 +1,172 @@
+"""Start real ranks on this host with torch's elastic agent, watch them, and leave nothing behind.
+
+The agent starts the processes and ends them all when one fails; this module adds who is to blame in one line, a bound
+on silence, and progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from freescale.bench.config import RunConfig
+from freescale.bench.heartbeat import Heartbeats, hung_ranks
+from freescale.errors import FreeScaleError
+
+_POLL_S = 0.2
+_LOG_TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run ended early. `rank` is None when no single rank is to blame."""
+
+    rank: int | None
+    reason: str
+    log_tail: str
+
+
+class RunFailed(FreeScaleError):
+    """The ranks ended early; `failure` says who and why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+def launch(config: RunConfig, run: Path, on_progress: Callable[[int], None]) -> None:
+    """Run `config.ranks` workers to their end.
+
+    Args:
+        on_progress: called with the number of steps that all ranks have finished, a few times a second.
+
+    Raises:
+        RunFailed: a rank died, failed or hung. All others have been ended.
+        KeyboardInterrupt: Ctrl-C. All ranks have been ended.
+    """
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its report of a failure is ours to make
+    with tempfile.TemporaryDirectory(prefix="freescale-run-") as scratch, _environment():
+        folder = Path(scratch)
+        config.save(folder / "config.json")
+        page = Heartbeats(folder / "heartbeats", config.ranks)
+        watch = _Watch(config, page, on_progress)
+        agent = elastic_launch(
+            LaunchConfig(
+                min_nodes=1,
+                max_nodes=1,
+                nproc_per_node=config.ranks,
+                run_id=uuid.uuid4().hex,
+                rdzv_backend="c10d",
+                rdzv_endpoint="localhost:0",
+                local_addr="127.0.0.1",
+                max_restarts=0,
+                monitor_interval=0.1,
+                logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
+            ),
+            sys.executable,
+        )
+        arguments = ["-m", "freescale.bench.worker", str(folder / "config.json"), str(run), str(folder / "heartbeats")]
+        with watch:
+            try:
+                agent(*arguments)
+            except ChildFailedError as error:
+                raise RunFailed(_failure(error, watch, folder / "logs")) from None
+            except SignalException as error:
+                if error.sigval == signal.SIGINT:
+                    raise KeyboardInterrupt from None
+                raise RunFailed(Failure(None, f"ended by {error.sigval.name}; run it again", "")) from None
+
+
+class _Watch:
+    """A thread that reports progress, and kills the rank that keeps everybody waiting for too long."""
+
+    def __init__(self, config: RunConfig, page: Heartbeats, on_progress: Callable[[int], None]) -> None:
+        self._config, self._page, self._on_progress = config, page, on_progress
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="freescale-watch", daemon=True)
+        self.hung: list[int] = []
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        last_beat_ns = time.monotonic_ns()
+        while not self._stop.wait(_POLL_S):
+            beats = self._page.read()
+            self._on_progress(min(beat.steps_done for beat in beats))
+            last_beat_ns = max(last_beat_ns, *(beat.beat_ns for beat in beats))
+            if time.monotonic_ns() - last_beat_ns > self._config.stall_timeout_s * 1e9 and not self.hung:
+                self.hung = hung_ranks(beats, [_busy_or_stopped(beat.pid) for beat in beats])
+                for rank in self.hung:
+                    with contextlib.suppress(ProcessLookupError):
+                        if beats[rank].pid:
+                            os.kill(beats[rank].pid, signal.SIGKILL)
+
+
+def _busy_or_stopped(pid: int, look_s: float = 0.2) -> bool:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_STOPPED:
+            return True
+        return process.cpu_percent(look_s) > 50
+    except psutil.Error:
+        return False
+
+
+def _failure(error: ChildFailedError, watch: _Watch, logs: Path) -> Failure:
+    failures: dict[int, ProcessFailure] = error.failures
+    if watch.hung:
+        rank = watch.hung[0]
+        who = f"rank {rank}" if len(watch.hung) == 1 else f"ranks {', '.join(map(str, watch.hung))}"
+        reason = f"{who} made no progress for {watch._config.stall_timeout_s:g} s, and was ended"
+        return Failure(rank if len(watch.hung) == 1 else None, reason, _log_tail(logs, rank))
+    # A peer of a dead rank fails too, a moment later, over its lost connection; a signal is never an echo.
+    rank = min(failures, key=lambda r: (failures[r].exitcode >= 0, failures[r].timestamp))
+    exit_code = failures[rank].exitcode
+    tail = _log_tail(logs, rank)
+    if exit_code < 0:
+        return Failure(rank, f"rank {rank} was killed by {signal.Signals(-exit_code).name}", tail)
+    last = tail.strip().splitlines()[-1] if tail.strip() else "no message"
+    return Failure(rank, f"rank {rank} failed: {last.removeprefix('error: ')}", tail)
+
+
+def _log_tail(logs: Path, rank: int) -> str:
+    lines: list[str] = []
+    for name in ("stdout.log", "stderr.log"):
+        for file in sorted(logs.rglob(f"{rank}/{name}")):
+            lines += file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    return "\n".join(line for line in lines if not line.startswith("USDT:"))
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """What the ranks inherit: gloo on the loopback (the host's name need not resolve), one thread each."""
+    wanted = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", "OMP_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
