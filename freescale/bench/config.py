@@ -23,7 +23,8 @@ class RunConfig:
         blocks: randomized rounds of all arms.
         steps: timed steps of an arm in a block.
         warmup_steps: steps before them, run and recorded but not timed into any result.
-        profiled_steps: steps recorded by the profiler, in a pass of its own after the blocks.
+        profiled_steps: steps of an arm in a block recorded by the profiler, in a pass of their own after all timing;
+            they repeat the block's batches, so at most warmup_steps + steps.
         seed: of batches, initial weights and arm order.
         data: interaction log to train on instead of generated batches.
         columns: meaning -> column name in `data`.
@@ -37,7 +38,7 @@ class RunConfig:
     blocks: int = 6
     steps: int = 6
     warmup_steps: int = 2
-    profiled_steps: int = 4
+    profiled_steps: int = 2
     seed: int = 0
     data: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +53,11 @@ class RunConfig:
                 raise FreeScaleError(f"{name}: {value}, must be at least {low}")
         if self.stall_timeout_s < 5:
             raise FreeScaleError(f"stall_timeout_s: {self.stall_timeout_s:g}, must be at least 5")
+        if self.steps_in_profile > self.steps_per_turn:
+            raise FreeScaleError(
+                f"profiled_steps: {self.profiled_steps}, must leave an unrecorded step among the "
+                f"{self.steps_per_turn} of a block; raise steps or warmup_steps"
+            )
         if self.device not in ("cpu", "cuda"):
             raise FreeScaleError(f"device: {self.device!r}, must be cpu or cuda")
 
@@ -66,12 +72,17 @@ class RunConfig:
 
     @property
     def steps_in_profile(self) -> int:
-        """Steps of the profiled pass: the warm-up, one in which the profiler warms up, and the recorded ones."""
-        return self.warmup_steps + 1 + self.profiled_steps
+        """Steps of a profiled turn: unrecorded ones first, at least the one in which the profiler warms up."""
+        return max(self.warmup_steps, 1) + self.profiled_steps
 
     @property
     def steps_in_all(self) -> int:
-        return len(self.arms) * (self.blocks * self.steps_per_turn + self.steps_in_profile)
+        return len(self.arms) * self.blocks * (self.steps_per_turn + self.steps_in_profile)
+
+    @property
+    def batches_needed(self) -> int:
+        """Global batches that the run uses."""
+        return self.blocks * self.steps_per_turn
 
     def save(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)), encoding="utf-8")

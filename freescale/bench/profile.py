@@ -1,37 +1,54 @@
-"""The profiled pass: the same turn under torch.profiler, for the mechanism only (profilers move the answer)."""
+"""The profiled pass: turns under torch.profiler, for the mechanism only (profilers move the answer).
+
+Every block is profiled, so that what the traces show has as many independent repetitions as the timing has. A rank
+leaves one trace per arm, in which the steps of all blocks follow one another.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from freescale.bench.arms import Arm
 from freescale.bench.config import RunConfig
 from freescale.bench.trainer import Trainer
+from freescale.errors import FreeScaleError
 from workloads.batch import JaggedBatch
+
+_STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
 def profiled_turn(
-    trainer: Trainer, arm: Arm, batches: Sequence[JaggedBatch], config: RunConfig, step_done: Callable[[], None]
+    trainer: Trainer,
+    arm: Arm,
+    batches: Sequence[JaggedBatch],
+    block: int,
+    config: RunConfig,
+    step_done: Callable[[], None],
 ) -> bytes:
-    """Run a turn with its last `profiled_steps` steps recorded.
+    """Run a turn on a block's first `config.steps_in_profile` batches, recording the last `profiled_steps` of them.
 
     Returns:
-        The rank's Kineto trace, gzipped JSON, with a `freescale` entry: arm, and rank, tokens and samples per step.
+        The rank's Kineto trace, gzipped JSON. Its `freescale` entry holds the arm and, for each recorded step, the
+        profiler's number, block, number in the turn, tokens and samples of this rank.
     """
     activities = [ProfilerActivity.CPU]
     if trainer.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    unrecorded = config.steps_in_profile - config.profiled_steps
     with tempfile.TemporaryDirectory(prefix="freescale-trace-") as folder:
         file = Path(folder) / "trace.json"
         with profile(
             activities=activities,
-            schedule=schedule(wait=config.warmup_steps, warmup=1, active=config.profiled_steps, repeat=1),
+            schedule=schedule(wait=unrecorded - 1, warmup=1, active=config.profiled_steps, repeat=1),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
         ) as profiler:
 
@@ -39,14 +56,43 @@ def profiled_turn(
                 step_done()
                 profiler.step()
 
-            rows = trainer.run_turn(arm, batches, after_step)
-        facts = {
-            "arm": arm.name,
-            "steps": [row["step"] for row in rows],
-            "tokens": [row["tokens"] for row in rows],
-            "samples": [row["samples"] for row in rows],
-        }
-        text = file.read_text(encoding="utf-8")
-    # The profiler writes metadata before the steps are known, so ours is put at the head of the object here.
-    head, brace, rest = text.partition("{")
-    return gzip.compress(f'{head}{brace}"freescale": {json.dumps(facts)},{rest}'.encode(), compresslevel=5)
+            rows = trainer.run_turn(arm, batches[: config.steps_in_profile], after_step)
+        trace = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
+    first = block * config.steps_in_profile
+    recorded = [
+        {"step": first + row["step"], "block": block, "turn_step": row["step"]}
+        | {name: row[name] for name in ("tokens", "samples")}
+        for row in rows[unrecorded:]
+    ]
+    trace["traceEvents"] = _renumber(trace["traceEvents"], first)
+    facts = {"arm": arm.name, "steps": recorded}
+    return gzip.compress(msgspec.json.encode({"freescale": facts, **trace}), compresslevel=5)
+
+
+def merge(traces: Sequence[bytes]) -> bytes:
+    """One trace with the steps of several, which one process recorded one after the other."""
+    events: list[msgspec.Raw] = []
+    steps: list[dict[str, Any]] = []
+    head: dict[str, Any] = {}
+    for number, compressed in enumerate(traces):
+        trace = msgspec.json.decode(gzip.decompress(compressed), type=dict[str, msgspec.Raw])
+        base = json.loads(trace.get("baseTimeNanoseconds", b"0"))
+        if number == 0:
+            head = dict(trace)
+        elif base != json.loads(head.get("baseTimeNanoseconds", b"0")):
+            raise FreeScaleError(
+                "trace: the profiler changed its time base between blocks; report this with your torch"
+            )
+        events += msgspec.json.decode(trace["traceEvents"], type=list[msgspec.Raw])
+        steps += json.loads(trace["freescale"])["steps"]
+    facts = {**json.loads(head["freescale"]), "steps": steps}
+    return gzip.compress(msgspec.json.encode({**head, "freescale": facts, "traceEvents": events}), compresslevel=5)
+
+
+def _renumber(events: msgspec.Raw, first: int) -> msgspec.Raw:
+    """Profiler step n becomes first + n: numbers stay unique when the blocks' traces are put together."""
+
+    def later(match: re.Match[bytes]) -> bytes:
+        return b'"ProfilerStep#%d"' % (first + int(match[1]))
+
+    return msgspec.Raw(_STEP.sub(later, bytes(events)))

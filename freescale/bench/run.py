@@ -223,4 +223,12 @@ def _describe(config: RunConfig) -> dict[str, Any]:
     """The workload's entry in the manifest; building it here finds errors before any rank starts."""
     from workloads import registry
 
-    return registry.build(registry.preset(config.preset), config.seed, config.data, config.columns).describe()
+    workload = registry.build(registry.preset(config.preset), config.seed, config.data, config.columns)
+    available = workload.steps_available(config.ranks)
+    if available is not None and available < config.batches_needed:
+        raise FreeScaleError(
+            f"{config.data}: enough for {available} global batches on {config.ranks} ranks, but "
+            f"{config.blocks} blocks of {config.steps_per_turn} steps need {config.batches_needed}; "
+            "lower --blocks or --steps"
+        )
+    return workload.describe()

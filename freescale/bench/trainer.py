@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from workloads.registry import Workload
 
 from freescale.balance.exchange import SampleExchange
 from freescale.balance.policies import zigzag
@@ -22,6 +21,7 @@ from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.row_optimizer import RowOptimizer
 from workloads.batch import JaggedBatch
 from workloads.losses import bce_sum, normalized_entropy
+from workloads.registry import Workload
 
 LANES = ("data", "embedding", "dense")
 
@@ -67,7 +67,7 @@ class Trainer:
             device=device,
         )
         self.dense = DistributedDataParallel(
-            workload.dense_model(dtype).to(device), process_group=lanes["dense"].process_group, broadcast_buffers=False
+            workload.dense_model(dtype).to(device), process_group=lanes["dense"].process_group
         )
         self._initial = [value.detach().clone() for value in self._all_state()]
 

@@ -10,23 +10,26 @@ import datetime
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 import torch.distributed as dist
 
 from analyzer import rundir
 from analyzer.errors import AnalyzerError
+from freescale.bench.arms import Arm
+from freescale.bench.collect import bring_to_rank_0, gather_rows, steps_table
 from freescale.bench.config import RunConfig
 from freescale.bench.heartbeat import Heartbeats
-from freescale.bench.profile import profiled_turn
+from freescale.bench.profile import merge, profiled_turn
 from freescale.bench.trainer import LANES, Trainer
 from freescale.comm.process_group import open_lanes
 from freescale.errors import FreeScaleError
 from workloads import registry
+from workloads.batch import JaggedBatch
 
 
 def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None) -> None:
@@ -62,72 +65,39 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
 def _measure(
     config: RunConfig, trainer: Trainer, run: Path | None, control: dist.ProcessGroup, page: Heartbeats | None
 ) -> None:
-    rank, arms = trainer.rank, config.parsed_arms
+    arms, workload = config.parsed_arms, trainer.workload
+    rank, world_size = trainer.rank, trainer.world_size
 
     def step_done() -> None:
         if page:
             page.beat(rank, step_done=True)
 
-    table: list[pd.DataFrame] = []
-    for block in range(config.blocks):
-        batches = [trainer.workload.batch(step, rank, trainer.world_size) for step in _block_steps(config, block)]
-        order = np.random.default_rng([config.seed, block]).permutation(len(arms))
-        for position, index in enumerate(order):
-            rows = trainer.run_turn(arms[index], batches, step_done)
+    def blocks() -> Iterator[tuple[int, list[JaggedBatch], list[Arm]]]:
+        for block in range(config.blocks):
+            steps = range(block * config.steps_per_turn, (block + 1) * config.steps_per_turn)
+            order = np.random.default_rng([config.seed, block]).permutation(len(arms))
+            yield block, [workload.batch(step, rank, world_size) for step in steps], [arms[index] for index in order]
+
+    table: list[dict[str, Any]] = []
+    for block, batches, in_order in blocks():
+        for position, arm in enumerate(in_order):
+            rows = trainer.run_turn(arm, batches, step_done)
             for row in rows:
-                row |= {"block": block, "arm": arms[index].name, "position": position, "rank": rank}
+                row |= {"block": block, "arm": arm.name, "position": position, "rank": rank}
                 row["warmup"] = row["step"] < config.warmup_steps
-            table.append(pd.DataFrame(_gather(rows, control)))
+            table += gather_rows(rows, control)
         if run:
-            rundir.write_parquet(run / rundir.STEPS, _steps_table(table))
+            rundir.write_parquet(run / rundir.STEPS, steps_table(table))
 
-    first = config.blocks * config.steps_per_turn
-    batches = [
-        trainer.workload.batch(first + step, rank, trainer.world_size) for step in range(config.steps_in_profile)
-    ]
-    for arm in arms:
-        trace = profiled_turn(trainer, arm, batches, config, step_done)
-        for source in range(trainer.world_size):
-            held = _from_rank(trace, source, rank, control)
+    traces: dict[str, list[bytes]] = {arm.name: [] for arm in arms}
+    for block, batches, in_order in blocks():
+        for arm in in_order:
+            traces[arm.name].append(profiled_turn(trainer, arm, batches, block, config, step_done))
+    for name, of_blocks in traces.items():
+        for source in range(world_size):
+            held = bring_to_rank_0(merge(of_blocks) if source == rank else b"", source, control)
             if run and held is not None:
-                file = run / rundir.TRACES / arm.name / f"rank-{source:05d}.json.gz"
-                rundir.write_bytes(file, held)
-
-
-def _block_steps(config: RunConfig, block: int) -> range:
-    return range(block * config.steps_per_turn, (block + 1) * config.steps_per_turn)
-
-
-def _gather(rows: list[dict[str, Any]], control: dist.ProcessGroup) -> list[dict[str, Any]]:
-    """The rows of all ranks, on every rank."""
-    everyone: list[Any] = [None] * dist.get_world_size(control)
-    dist.all_gather_object(everyone, rows, group=control)
-    return [row for rows in everyone for row in rows]
-
-
-def _from_rank(trace: bytes, source: int, rank: int, control: dist.ProcessGroup) -> bytes | None:
-    """Rank 0 gets `source`'s trace; one rank at a time, so that rank 0 never holds them all."""
-    if source == 0:
-        return trace if rank == 0 else None
-    if rank == source:
-        content = torch.frombuffer(bytearray(trace), dtype=torch.uint8)
-        dist.send(torch.tensor([content.numel()]), dst=0, group=control)
-        dist.send(content, dst=0, group=control)
-    elif rank == 0:
-        size = torch.zeros(1, dtype=torch.int64)
-        dist.recv(size, src=source, group=control)
-        content = torch.empty(int(size), dtype=torch.uint8)
-        dist.recv(content, src=source, group=control)
-        return content.numpy().tobytes()
-    return None
-
-
-def _steps_table(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    table = pd.concat(parts, ignore_index=True)
-    small = dict.fromkeys(("block", "position", "step", "rank"), "int32")
-    whole = dict.fromkeys(("samples", "tokens", "candidates", "moved_bytes", "start_unix_ns"), "int64")
-    first = ["block", "arm", "position", "step", "rank", "warmup"]
-    return table.astype({**small, **whole})[first + [c for c in table.columns if c not in first]]
+                rundir.write_bytes(run / rundir.TRACES / name / f"rank-{source:05d}.json.gz", held)
 
 
 def main() -> None:

@@ -1,0 +1,79 @@
+"""Balancing leaves training mathematically unchanged: same loss, same gradients, whoever holds which sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from freescale.bench.arms import parse_arm
+from freescale.bench.trainer import LANES, Trainer
+from freescale.comm.process_group import open_lanes
+from freescale.overlap.row_optimizer import RowOptimizer
+from workloads import registry
+from workloads.batch import select
+
+TOLERANCE = 1e-10
+
+
+def gradients(rank: int, world_size: int, ragged: bool) -> dict[str, dict[str, Any]]:
+    """For each arm, one fp64 step: losses, dense gradients, and this rank's embedding rows with their gradients."""
+    captured: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def capture(
+        self: RowOptimizer, weight: Any, state: Any, rows: torch.Tensor, gradient: torch.Tensor, lr: Any
+    ) -> None:
+        captured.append((rows, gradient.clone()))
+
+    RowOptimizer.update_rows = capture  # type: ignore[method-assign, assignment]
+    config = replace(registry.preset("hstu-tiny"), samples_per_rank=6)
+    workload = registry.build(config, seed=3)
+    trainer = Trainer(workload, open_lanes(LANES), torch.device("cpu"), seed=3, dtype=torch.float64)
+    batch = workload.batch(0, rank, world_size)
+    if ragged:  # a last batch: rank 0 is full, rank 1 has two samples, the others none
+        batch = select(batch, range({0: 6, 1: 2}.get(rank, 0)))
+
+    result = {}
+    for name in ("baseline", "balance"):
+        captured.clear()
+        (row,) = trainer.run_turn(parse_arm(name), [batch])
+        (embedding,) = captured
+        dense = [parameter.grad.clone() for parameter in trainer.dense.parameters()]
+        result[name] = {"row": row, "dense": dense, "rows": embedding[0], "embedding": embedding[1]}
+    return result
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
+def test_balance_and_baseline_compute_the_same_gradients(run_ranks: Any, world_size: int, ragged: bool) -> None:
+    moved = 0
+    for arms in run_ranks(gradients, world_size, ragged):
+        baseline, balance = arms["baseline"], arms["balance"]
+        assert balance["row"]["loss"] == pytest.approx(baseline["row"]["loss"], rel=TOLERANCE)
+        assert torch.equal(balance["rows"], baseline["rows"])
+        assert float(baseline["embedding"].abs().max()) > 1e-6
+        torch.testing.assert_close(balance["embedding"], baseline["embedding"], rtol=0, atol=TOLERANCE)
+        for with_balance, without in zip(balance["dense"], baseline["dense"], strict=True):
+            torch.testing.assert_close(with_balance, without, rtol=0, atol=TOLERANCE)
+        moved += balance["row"]["moved_bytes"]
+        assert baseline["row"]["moved_bytes"] == 0
+    assert moved > 0  # otherwise the two arms were the same program
+
+
+def bounds(rank: int, world_size: int) -> list[dict[str, float]]:
+    workload = registry.build(registry.preset("hstu-tiny"), seed=3)
+    trainer = Trainer(workload, open_lanes(LANES), torch.device("cpu"), seed=3)
+    batches = [workload.batch(step, rank, world_size) for step in range(3)]
+    turns = [trainer.run_turn(parse_arm("baseline"), batches) for _ in range(2)]
+    assert [row["loss"] for row in turns[0]] == [row["loss"] for row in turns[1]]
+    return turns[0]
+
+
+@pytest.mark.multiprocess
+def test_a_turn_starts_from_the_same_state_every_time(run_ranks: Any) -> None:
+    first, second = run_ranks(bounds, 2)
+    assert [row["loss"] for row in first] == [row["loss"] for row in second]
+    assert [row["collision_rate"] for row in first][1:] == [row["collision_rate"] for row in second][1:]
