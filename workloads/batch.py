@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from workloads.ragged import ragged_tensor
+
 HISTORY, CANDIDATES = 0, 1
 CANDIDATE_PREFIX = "candidate_"
 
@@ -108,7 +110,5 @@ def select(batch: JaggedBatch, order: Sequence[int] | Tensor) -> JaggedBatch:
     values = {}
     for name, (axis, packed) in batch.jagged_values().items():
         starts = offsets(batch.lengths[:, axis])[:-1]
-        chosen = batch.lengths[order, axis]
-        within = torch.arange(int(chosen.sum()), device=order.device) - offsets(chosen)[:-1].repeat_interleave(chosen)
-        values[name] = packed[starts[order].repeat_interleave(chosen) + within]
+        values[name] = packed[ragged_tensor(starts[order], batch.lengths[order, axis])]
     return batch.with_samples(batch.sample_id[order], batch.lengths[order], values)
