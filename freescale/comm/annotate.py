@@ -2,10 +2,14 @@
 
 gloo records neither group nor size nor sequence number, and waiting leaves no event at all, so every call is wrapped
 in a profiler range whose *name* holds the facts (public API; recorded without `record_shapes`, unlike arguments).
-The analyzer parses the same two forms:
+The analyzer parses the same forms:
 
     freescale.comm all_to_all group=embedding seq=12 bytes=1048576
     freescale.wait all_to_all group=embedding seq=12
+    freescale.move all_to_all group=embedding seq=12 bytes=1048576
+
+The third is written only by transports whose bytes are moved by this process (not by a library's threads): inside the
+issuing or the waiting range, around the copies themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +28,11 @@ def issue_range(op: str, group: str, seq: int, nbytes: int) -> AbstractContextMa
 def wait_range(op: str, group: str, seq: int) -> AbstractContextManager[object]:
     """Around the wait for a collective."""
     return _range(f"freescale.wait {op} group={group} seq={seq}")
+
+
+def move_range(op: str, group: str, seq: int, nbytes: int) -> AbstractContextManager[object]:
+    """Around copies that this process does for a collective; `nbytes` is what these copies move."""
+    return _range(f"freescale.move {op} group={group} seq={seq} bytes={nbytes}")
 
 
 def _range(name: str) -> AbstractContextManager[object]:

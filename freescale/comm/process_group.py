@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from freescale.comm.annotate import issue_range
-from freescale.comm.transport import Handle
+from freescale.comm.transport import Handle, check_splits
 
 
 class ProcessGroupTransport:
@@ -28,6 +28,7 @@ class ProcessGroupTransport:
 
     def all_to_all(self, send: Tensor, send_splits: Sequence[int], recv_splits: Sequence[int]) -> Handle:
         """See `Transport.all_to_all`."""
+        check_splits(send, send_splits, recv_splits, self.world_size)
         received = send.new_empty((sum(recv_splits), *send.shape[1:]))
         row_bytes = send[:1].nbytes if send.shape[0] else 0
         away = (send.shape[0] - send_splits[self.rank]) * row_bytes
@@ -47,6 +48,10 @@ class ProcessGroupTransport:
         with issue_range("all_gather", self.group, seq, away):
             work = dist.all_gather(list(gathered.unbind(0)), send, group=self.process_group, async_op=True)
         return Handle("all_gather", self.group, seq, away, self.engine, gathered, work.wait)
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        dist.destroy_process_group(self.process_group)
 
     def _next_seq(self) -> int:
         seq = self._seq

@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from freescale.comm.annotate import wait_range
+from freescale.errors import FreeScaleError
 
 
 class Handle:
@@ -23,17 +24,25 @@ class Handle:
         group: name of the lane.
         seq: number of the call on its lane, from 0.
         sent_bytes: bytes that this rank sends to the others.
-        engine: what moves the bytes (`gloo`, `nccl`, …).
-        issued_ns, completed_ns: `time.perf_counter_ns`; the second is when `wait` saw the end, None before.
+        engine: what moves the bytes (`gloo`, `nccl`, `shared_memory`, …).
+        issued_ns, completed_ns: `time.perf_counter_ns`; when the call was made, and when `wait` saw its end (None before).
         waited_ns: how long `wait` blocked the caller.
     """
 
     def __init__(
-        self, op: str, group: str, seq: int, sent_bytes: int, engine: str, result: Tensor, block: Callable[[], object]
+        self,
+        op: str,
+        group: str,
+        seq: int,
+        sent_bytes: int,
+        engine: str,
+        result: Tensor,
+        block: Callable[[], object],
+        issued_ns: int | None = None,
     ) -> None:
         self.op, self.group, self.seq = op, group, seq
         self.sent_bytes, self.engine = sent_bytes, engine
-        self.issued_ns = time.perf_counter_ns()
+        self.issued_ns = time.perf_counter_ns() if issued_ns is None else issued_ns
         self.completed_ns: int | None = None
         self.waited_ns = 0
         self._result, self._block = result, block
@@ -48,6 +57,15 @@ class Handle:
             self.waited_ns = self.completed_ns - begin_ns
         return self._result
 
+    def then(self, more: Callable[[], object], engine: str) -> Handle:
+        """The same collective, over only when `more` has returned too; wait for it instead of for this one."""
+
+        def block() -> None:
+            self._block()
+            more()
+
+        return Handle(self.op, self.group, self.seq, self.sent_bytes, engine, self._result, block, self.issued_ns)
+
 
 class Transport(Protocol):
     """Collectives that move bytes and reduce nothing. Rows lie along dimension 0; splits count rows."""
@@ -55,6 +73,7 @@ class Transport(Protocol):
     group: str
     rank: int
     world_size: int
+    engine: str
 
     def all_to_all(self, send: Tensor, send_splits: Sequence[int], recv_splits: Sequence[int]) -> Handle:
         """Send `send_splits[r]` consecutive rows to each rank r; the result holds what each rank sent, in rank order.
@@ -62,9 +81,31 @@ class Transport(Protocol):
         Args:
             send: [Σ send_splits, …], contiguous; must not be changed before the handle was waited for.
             send_splits, recv_splits: one entry per rank, zeros allowed; `recv_splits[r]` is what r sends here.
+
+        Raises:
+            FreeScaleError: splits that do not fit `send` or the world size.
         """
         ...
 
     def all_gather(self, send: Tensor) -> Handle:
         """Result [world_size, *send.shape]; `send` has the same shape and dtype on every rank."""
         ...
+
+    def close(self) -> None:
+        """Give back what the lane holds. Every rank calls it after its last wait; the lane is of no use afterwards."""
+        ...
+
+
+def check_splits(send: Tensor, send_splits: Sequence[int], recv_splits: Sequence[int], world_size: int) -> None:
+    """Raise FreeScaleError unless the splits fit `send` and the world size."""
+    if send.dim() == 0:
+        raise FreeScaleError("all_to_all: send has no dimension to split along; give it at least one")
+    for name, splits in (("send_splits", send_splits), ("recv_splits", recv_splits)):
+        if len(splits) != world_size:
+            raise FreeScaleError(f"all_to_all: {name} has {len(splits)} entries for {world_size} ranks; give one each")
+        if any(rows < 0 for rows in splits):
+            raise FreeScaleError(f"all_to_all: {name} {list(splits)} has a negative entry; rows are counted from 0")
+    if sum(send_splits) != send.shape[0]:
+        raise FreeScaleError(
+            f"all_to_all: send_splits add up to {sum(send_splits)} rows, but send has {send.shape[0]}; make them agree"
+        )
