@@ -57,14 +57,15 @@ class Heartbeats:
         return [Beat(*map(int, row)) for row in self._rows.tolist()]
 
 
-def hung_ranks(beats: Sequence[Beat], busy_or_stopped: Sequence[bool]) -> list[int]:
+def hung_ranks(beats: Sequence[Beat], stopped: Sequence[bool], busy: Sequence[bool]) -> list[int]:
     """Whom to blame when nobody moves.
 
     Ranks that wait for others sleep; one that is stopped, or computes without end, is the cause. Where no process
     tells, it is who got least far, since the others went on until they needed it. Several ranks: they cannot be told
     apart.
     """
-    if any(busy_or_stopped):
-        return [rank for rank, guilty in enumerate(busy_or_stopped) if guilty]
+    for guilty in (stopped, busy):
+        if any(guilty):
+            return [rank for rank, is_guilty in enumerate(guilty) if is_guilty]
     least = min(beat.beats for beat in beats)
     return [rank for rank, beat in enumerate(beats) if beat.beats == least]

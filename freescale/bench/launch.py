@@ -96,7 +96,8 @@ class _Watch:
     """A thread that reports progress, and kills the rank that keeps everybody waiting for too long."""
 
     def __init__(self, config: RunConfig, page: Heartbeats, on_progress: Callable[[int], None]) -> None:
-        self._config, self._page, self._on_progress = config, page, on_progress
+        self.stall_timeout_s = config.stall_timeout_s
+        self._page, self._on_progress = page, on_progress
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="freescale-watch", daemon=True)
         self.hung: list[int] = []
@@ -115,31 +116,34 @@ class _Watch:
             beats = self._page.read()
             self._on_progress(min(beat.steps_done for beat in beats))
             last_beat_ns = max(last_beat_ns, *(beat.beat_ns for beat in beats))
-            if time.monotonic_ns() - last_beat_ns > self._config.stall_timeout_s * 1e9 and not self.hung:
-                self.hung = hung_ranks(beats, [_busy_or_stopped(beat.pid) for beat in beats])
+            if time.monotonic_ns() - last_beat_ns > self.stall_timeout_s * 1e9 and not self.hung:
+                looks = [_look_at(beat.pid) for beat in beats]
+                self.hung = hung_ranks(beats, [stopped for stopped, _ in looks], [busy for _, busy in looks])
                 for rank in self.hung:
                     with contextlib.suppress(ProcessLookupError):
                         if beats[rank].pid:
                             os.kill(beats[rank].pid, signal.SIGKILL)
 
 
-def _busy_or_stopped(pid: int, look_s: float = 0.2) -> bool:
+def _look_at(pid: int, seconds: float = 0.2) -> tuple[bool, bool]:
+    """Is the process stopped, is it busy?"""
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_STOPPED:
-            return True
-        return process.cpu_percent(look_s) > 50
+        return process.status() == psutil.STATUS_STOPPED, process.cpu_percent(seconds) > 50
     except psutil.Error:
-        return False
+        return False, False
 
 
 def _failure(error: ChildFailedError, watch: _Watch, logs: Path) -> Failure:
     failures: dict[int, ProcessFailure] = error.failures
     if watch.hung:
         rank = watch.hung[0]
-        who = f"rank {rank}" if len(watch.hung) == 1 else f"ranks {', '.join(map(str, watch.hung))}"
-        reason = f"{who} made no progress for {watch._config.stall_timeout_s:g} s, and was ended"
-        return Failure(rank if len(watch.hung) == 1 else None, reason, _log_tail(logs, rank))
+        rank_is_known = len(watch.hung) == 1
+        who = f"rank {rank}" if rank_is_known else f"ranks {', '.join(map(str, watch.hung))}"
+        reason = (
+            f"{who} made no progress for {watch.stall_timeout_s:g} s, and {'was' if rank_is_known else 'were'} ended"
+        )
+        return Failure(rank if rank_is_known else None, reason, _log_tail(logs, rank))
     # A peer of a dead rank fails too, a moment later, over its lost connection; a signal is never an echo.
     rank = min(failures, key=lambda r: (failures[r].exitcode >= 0, failures[r].timestamp))
     exit_code = failures[rank].exitcode
@@ -155,7 +159,7 @@ def _log_tail(logs: Path, rank: int) -> str:
     for name in ("stdout.log", "stderr.log"):
         for file in sorted(logs.rglob(f"{rank}/{name}")):
             lines += file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-    return "\n".join(line for line in lines if not line.startswith("USDT:"))
+    return "\n".join(line.removeprefix(f"[rank{rank}]: ") for line in lines if not line.startswith("USDT:"))
 
 
 @contextlib.contextmanager

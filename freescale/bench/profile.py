@@ -7,7 +7,6 @@ leaves one trace per arm, in which the steps of all blocks follow one another.
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from freescale.bench.trainer import Trainer
 from freescale.errors import FreeScaleError
 from workloads.batch import JaggedBatch
 
+_decode = msgspec.json.decode
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
@@ -76,16 +76,16 @@ def merge(traces: Sequence[bytes]) -> bytes:
     head: dict[str, Any] = {}
     for number, compressed in enumerate(traces):
         trace = msgspec.json.decode(gzip.decompress(compressed), type=dict[str, msgspec.Raw])
-        base = json.loads(trace.get("baseTimeNanoseconds", b"0"))
+        base = _decode(trace.get("baseTimeNanoseconds", b"0"))
         if number == 0:
             head = dict(trace)
-        elif base != json.loads(head.get("baseTimeNanoseconds", b"0")):
+        elif base != _decode(head.get("baseTimeNanoseconds", b"0")):
             raise FreeScaleError(
                 "trace: the profiler changed its time base between blocks; report this with your torch"
             )
         events += msgspec.json.decode(trace["traceEvents"], type=list[msgspec.Raw])
-        steps += json.loads(trace["freescale"])["steps"]
-    facts = {**json.loads(head["freescale"]), "steps": steps}
+        steps += _decode(trace["freescale"])["steps"]
+    facts = {**_decode(head["freescale"]), "steps": steps}
     return gzip.compress(msgspec.json.encode({**head, "freescale": facts, "traceEvents": events}), compresslevel=5)
 
 

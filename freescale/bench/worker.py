@@ -76,7 +76,11 @@ def _measure(
         for block in range(config.blocks):
             steps = range(block * config.steps_per_turn, (block + 1) * config.steps_per_turn)
             order = np.random.default_rng([config.seed, block]).permutation(len(arms))
-            yield block, [workload.batch(step, rank, world_size) for step in steps], [arms[index] for index in order]
+            batches = []
+            for step in steps:
+                batches.append(workload.batch(step, rank, world_size))
+                trainer.beat()
+            yield block, batches, [arms[index] for index in order]
 
     table: list[dict[str, Any]] = []
     for block, batches, in_order in blocks():

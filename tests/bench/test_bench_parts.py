@@ -66,6 +66,8 @@ def test_heartbeats_of_one_process_are_read_by_another_mapping(tmp_path: Path) -
 
 def test_the_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
     beats = [Beat(1, 5, 20, 9), Beat(2, 5, 18, 3), Beat(3, 5, 20, 8)]
-    assert hung_ranks(beats, [False, False, False]) == [1]
-    assert hung_ranks(beats, [False, False, True]) == [2]
-    assert hung_ranks([Beat(1, 5, 20, 1), Beat(2, 5, 20, 2)], [False, False]) == [0, 1]
+    none, last, first = [False] * 3, [False, False, True], [True, False, False]
+    assert hung_ranks(beats, stopped=none, busy=none) == [1]
+    assert hung_ranks(beats, stopped=none, busy=last) == [2]
+    assert hung_ranks(beats, stopped=first, busy=last) == [0]
+    assert hung_ranks([Beat(1, 5, 20, 1), Beat(2, 5, 20, 2)], [False] * 2, [False] * 2) == [0, 1]
