@@ -26,7 +26,7 @@ from torch.nn.functional import pad, silu
 from workloads.ragged import ragged_tensor
 
 TIME_BUCKETS = 64
-"""Half-octaves: s elapsed seconds are in bucket 2k from s + 1 = 2^k on, and in 2k + 1 from 1.5 * 2^k on."""
+"""Half-octaves: s elapsed seconds are in bucket 2k from s + 1 = 2^k on, and in 2k + 1 from 1.5 * 2^k on (as fp32)."""
 
 BLOCK = 128
 """History rows whose scores are computed at once; the candidates go with the last of them."""

@@ -19,7 +19,7 @@ from workloads.flops import flops
 from workloads.ids import ZipfRows
 from workloads.interaction_log import read_interactions
 from workloads.interactions import open_stream
-from workloads.ranker import SequenceRanker
+from workloads.ranker import LocalRanker, SequenceRanker
 from workloads.synthetic import SyntheticStream
 
 __all__ = ["DEFAULT_PRESET", "PRESETS", "TableSpec", "Workload", "WorkloadConfig", "build", "preset"]
@@ -92,6 +92,13 @@ class Workload:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hashing.key(self.seed, "dense"))
             return SequenceRanker(self.config.ranker_shape()).to(dtype)
+
+    def local_model(self, dtype: torch.dtype = torch.float32) -> LocalRanker:
+        """The whole model with its tables as ordinary `nn.Embedding`s, for one process; seeded like `dense_model`."""
+        tables = {name: (spec.rows, spec.dim) for name, spec in self.tables().items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hashing.key(self.seed, "tables"))
+            return LocalRanker(tables, self.feature_tables(), self.dense_model()).to(dtype)
 
     def cost(self, lengths: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[B], forward FLOPs of samples with int64[B, 2] lengths: their relative cost before any measurement."""
