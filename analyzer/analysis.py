@@ -1,0 +1,141 @@
+"""`analyze`: a run directory or a bare folder of traces in, a Report out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analyzer import contract, headline
+from analyzer.bubbles import BUBBLE_COLUMNS, COLLECTIVE_COLUMNS, Tables, measure
+from analyzer.errors import AnalyzerError
+from analyzer.files import find_traces
+from analyzer.job import read_job
+from analyzer.report import build_report
+from analyzer.rundir import (
+    BUBBLES,
+    COLLECTIVES,
+    REPORT,
+    RunDirectory,
+    is_run_directory,
+    open_run,
+    write_json,
+    write_parquet,
+)
+from analyzer.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class ArmAnalysis:
+    """What the traces of one arm show; a bare folder of traces has one, named ""."""
+
+    tables: Tables
+    world_size: int | None
+    block_of_step: dict[int, int]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Result of `analyze`. `run` is report.json of a run directory, None for a bare folder of traces."""
+
+    path: Path
+    arms: dict[str, ArmAnalysis]
+    run: dict[str, Any] | None
+
+    @property
+    def headline(self) -> str:
+        if self.run is not None:
+            return str(self.run["headline"])
+        return headline.of_tables(self.arm().tables)
+
+    def arm(self, name: str | None = None) -> ArmAnalysis:
+        """One arm's analysis, the first if none is named.
+
+        Raises:
+            AnalyzerError: no such arm, or no arm has traces.
+        """
+        if name is None and self.arms:
+            return next(iter(self.arms.values()))
+        if name is None or name not in self.arms:
+            there = ", ".join(self.arms) or "none"
+            raise AnalyzerError(f"{self.path}: no traces of arm {name or ''!r}; arms with traces: {there}")
+        return self.arms[name]
+
+    def as_json(self, arm: str | None = None) -> dict[str, Any]:
+        """The contract of `analyze --json` for one arm, the first if none is named; `arm` and `arms` say which."""
+        chosen = self.arm(arm)
+        value = contract.as_json(chosen.tables, chosen.world_size, chosen.warnings)
+        if self.run is not None:
+            value = {"arm": arm if arm is not None else next(iter(self.arms)), "arms": list(self.arms), **value}
+        return value
+
+
+def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report:
+    """Analyse a run directory, a folder of Kineto traces, or one trace.
+
+    In a run directory bubbles.parquet, collectives.parquet and report.json are (re)written; beside bare traces
+    nothing is.
+
+    Args:
+        ranks: of a bare folder, analyse only these.
+
+    Raises:
+        AnalyzerError: nothing there that can be analysed; the message names the file and the cure.
+    """
+    path = Path(path)
+    if not is_run_directory(path):
+        return Report(path, {"": _analyze_traces(find_traces(path), ranks)}, None)
+    run = open_run(path)
+    arms: dict[str, ArmAnalysis] = {}
+    warnings = [str(warning) for warning in run.manifest.get("warnings", [])]
+    for arm in run.arms:
+        files = run.traces(arm)
+        if not files:
+            warnings.append(f"{arm}: no traces; its step times are known, but not what they went into")
+            continue
+        try:
+            arms[arm] = _analyze_traces(files, None)
+        except AnalyzerError as error:
+            warnings.append(f"{arm}: {error}")
+    report = build_report(
+        run,
+        {arm: analysis.tables for arm, analysis in arms.items()},
+        {arm: analysis.block_of_step for arm, analysis in arms.items()},
+    )
+    report["warnings"] = warnings + [f"{arm}: {note}" for arm, analysis in arms.items() for note in analysis.warnings]
+    _write(run, arms, report)
+    return Report(path, arms, report)
+
+
+def _analyze_traces(files: list[Path], ranks: Collection[int] | None) -> ArmAnalysis:
+    timelines, warnings = read_job(files, ranks)
+    tables = measure(timelines)
+    worlds = [t.info.world_size for t in timelines if t.info.world_size is not None]
+    return ArmAnalysis(tables, max(worlds) if worlds else None, _block_of_step(timelines), warnings + tables.warnings)
+
+
+def _block_of_step(timelines: list[Timeline]) -> dict[int, int]:
+    return {
+        step: facts.block
+        for timeline in timelines
+        for step, facts in timeline.info.step_facts.items()
+        if facts.block is not None
+    }
+
+
+def _write(run: RunDirectory, arms: dict[str, ArmAnalysis], report: dict[str, Any]) -> None:
+    try:
+        for file, attribute, columns in (
+            (BUBBLES, "bubbles", BUBBLE_COLUMNS),
+            (COLLECTIVES, "collectives", COLLECTIVE_COLUMNS),
+        ):
+            frames = [getattr(a.tables, attribute)[list(columns)].assign(arm=arm) for arm, a in arms.items()]
+            table = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*columns, "arm"])
+            write_parquet(run.path / file, table[["arm", *columns]])
+        write_json(run.path / REPORT, report)
+    except OSError as error:
+        raise AnalyzerError(f"{run.path}: the analysis cannot be written there ({error.strerror})") from error

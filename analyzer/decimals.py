@@ -1,0 +1,73 @@
+"""Exact conversion of JSON numbers in microseconds to integer nanoseconds, many at a time.
+
+A float64 holds a timestamp of today in microseconds only to a quarter of a microsecond, so numbers are converted from
+their digits, never through a float.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.intervals import Int64
+
+_MAX_DIGITS = 18  # more could overflow int64
+_LIMIT = Decimal(2**62)
+
+
+def microseconds_to_ns(texts: list[bytes], scale_digits: int = 3) -> tuple[Int64, NDArray[np.bool_]]:
+    """Values of JSON numbers (or numbers in JSON strings) times 10**scale_digits, rounded half to even.
+
+    Args:
+        texts: the raw bytes of each value, such as b'12', b'12.345', b'1.2e3' or b'"12.345"'.
+
+    Returns:
+        (values int64[n], valid bool[n]); a value that is no finite number in range is 0 and not valid.
+    """
+    if not texts:
+        return np.empty(0, np.int64), np.empty(0, bool)
+    packed = np.array(texts, dtype=np.bytes_)
+    digits = packed.view(np.uint8).reshape(len(texts), packed.dtype.itemsize)
+    values, plain = _plain_numbers(digits, scale_digits)
+    valid = plain.copy()
+    for i in np.flatnonzero(~plain):
+        exact = _any_number(texts[i], scale_digits)
+        if exact is not None:
+            values[i], valid[i] = exact, True
+    return values, valid
+
+
+def _plain_numbers(text: NDArray[np.uint8], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
+    """Digits, optionally one dot and at most `scale_digits` more; anything else is left to the slow path."""
+    n = len(text)
+    value = np.zeros(n, np.int64)
+    fraction_digits = np.zeros(n, np.int64)
+    digit_count = np.zeros(n, np.int64)
+    after_dot = np.zeros(n, bool)
+    ended = np.zeros(n, bool)
+    plain = np.ones(n, bool)
+    for column in text.T:
+        is_digit = (column >= ord("0")) & (column <= ord("9"))
+        is_dot, is_end = column == ord("."), column == 0
+        plain &= is_end | ((is_digit | (is_dot & ~after_dot)) & ~ended)
+        value = np.where(is_digit, value * 10 + (column.astype(np.int64) - ord("0")), value)
+        digit_count += is_digit
+        fraction_digits += is_digit & after_dot
+        after_dot |= is_dot
+        ended |= is_end
+    missing = scale_digits - fraction_digits
+    plain &= (digit_count > 0) & (missing >= 0) & (digit_count + missing <= _MAX_DIGITS)
+    value = np.where(plain, value, 0) * 10 ** np.clip(missing, 0, scale_digits)
+    return value, plain
+
+
+def _any_number(text: bytes, scale_digits: int) -> int | None:
+    try:
+        number = Decimal(text.decode("ascii").strip(' "')).scaleb(scale_digits)
+    except (InvalidOperation, UnicodeDecodeError):
+        return None
+    if not number.is_finite() or abs(number) > _LIMIT:
+        return None
+    return int(number.to_integral_value(ROUND_HALF_EVEN))

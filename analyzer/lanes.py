@@ -1,0 +1,173 @@
+"""The one table of name patterns: which lane an event belongs to, and which collective it is.
+
+A device interval is communication only when a pattern here says so; everything else that runs on the device computes.
+Nothing outside this module looks inside an event's name.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Lane(IntEnum):
+    """What an interval does; the values are stored in `Timeline.lane`."""
+
+    COMPUTE = 0
+    COMM = 1
+    COPY = 2
+    HOST = 3
+
+
+class DeviceClass(NamedTuple):
+    """Lane of a device interval; `op` is the canonical collective name, empty unless the lane is COMM."""
+
+    lane: Lane
+    op: str = ""
+
+
+# Canonical name ← what libraries call it, lower case without separators. `send_recv` is a grouped point-to-point
+# kernel: NCCL runs an all-to-all as one, so it stays undecided until the launching call says which.
+_OPS = {
+    "all_reduce": ("allreduce", "allreducecoalesced", "allreducesparse", "sparseallreduce"),
+    "all_gather": (
+        "allgather",
+        "allgatherbase",
+        "allgatherv",
+        "allgathercoalesced",
+        "allgatherintotensorcoalesced",
+        "allgatherintotensor",
+        "allgatherintotensorout",
+    ),
+    "reduce_scatter": (
+        "reducescatter",
+        "reducescatterbase",
+        "reducescatterv",
+        "reducescattertensor",
+        "reducescattertensorcoalesced",
+    ),
+    "all_to_all": ("alltoall", "alltoallv", "alltoallbase", "alltoallsingle", "alltoallvd", "alltoallpivot"),
+    "broadcast": ("broadcast", "broadcastoop", "broadcastcoalesced"),
+    "reduce": ("reduce", "reduceoop"),
+    "gather": ("gather",),
+    "scatter": ("scatter",),
+    "barrier": ("barrier", "monitoredbarrier"),
+    "send": ("send",),
+    "recv": ("recv", "recvanysource"),
+    "send_recv": ("sendrecv", "coalesced", "batchisendirecv"),
+    "dispatch": ("dispatch", "notifydispatch", "cachednotifydispatch"),
+    "combine": ("combine", "cachednotifycombine"),
+}
+_CANONICAL = {alias: op for op, aliases in _OPS.items() for alias in aliases}
+
+#: Every participant leaves these together, so their ends tie the ranks' clocks to each other.
+SYNCHRONISING_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
+#: Two ranks only; never matched as a collective of the whole group.
+POINT_TO_POINT_OPS = frozenset({"send", "recv"})
+
+# Device kernels that communicate. A named group `op` holds the collective's own name for it.
+_COMM_KERNELS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<![a-z])r?nccl(?:Dev)?Kernel_?(?P<op>[A-Za-z]+?)(?:_|\(|<|$)",  # NCCL and RCCL, old and new names
+        r"(?<![a-z])(?:nccl|rccl)",
+        r"mscclpp::?.*?(?P<op>all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
+        r"(?<![a-z])msccl",
+        r"nvshmem",
+        r"deep_ep::\w+::(?P<op>\w+)",
+        r"(?:one_shot|two_shot|multimem)\w*?(?P<op>all_reduce|all_gather|reduce_scatter)\w*kernel",  # symmetric memory
+        r"symmetric_memory::.*?(?P<op>barrier|all_reduce|all_gather|reduce_scatter|all_to_all)",
+        r"cross_device_reduce_\dstage",
+    )
+)
+_COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
+
+DEVICE_CATEGORIES = frozenset({"kernel", "Kernel", "concurrent_kernel", "mtia_ccp_events"}) | _COPY_CATEGORIES
+OP_CATEGORIES = frozenset({"cpu_op", "Operator"})
+LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime"})
+ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
+HOST_CATEGORIES = OP_CATEGORIES | LAUNCH_CATEGORIES | ANNOTATION_CATEGORIES
+
+# Autograd wraps each node's ops in two spans of its own; they compute nothing unless compiled code runs inside.
+_CONTAINER = re.compile(
+    r"autograd::engine::evaluate_function: (?!Compiled)|(?!Compiled)\w+Backward\d*$|torch::autograd::"
+)
+_WAIT_OP = re.compile(r"_?c10d_functional::wait_tensor|c10d::wait")
+_CALL = re.compile(r"c10d::_?(?P<op>[A-Za-z_]+?)_*$")
+_HOST_SPAN = re.compile(r"(?:gloo|mpi|ucc):(?P<op>\w+)")
+_LAUNCH_SPAN = re.compile(r"(?:nccl|rccl):_?(?P<op>\w+)")
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+_MARK = re.compile(
+    r"freescale\.(?P<verb>comm|wait|move) (?P<op>\S+) group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
+)
+
+
+class Mark(NamedTuple):
+    """A range that our own transports write into the trace (`freescale.comm OP group=G seq=N bytes=B`)."""
+
+    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving
+    op: str
+    group: str
+    seq: int
+    bytes: int  # -1 where the range does not say
+
+
+def canonical_op(name: str) -> str:
+    """The one name of a collective that libraries spell differently; unknown names come back in lower case."""
+    key = re.sub(r"[^a-z]", "", name.lower())
+    return _CANONICAL.get(key, name.strip("_").lower())
+
+
+@lru_cache(maxsize=1 << 16)
+def device_class(category: str, name: str) -> DeviceClass:
+    """Lane, and collective if any, of an interval on a device."""
+    if category in _COPY_CATEGORIES:
+        return DeviceClass(Lane.COPY)
+    for pattern in _COMM_KERNELS:
+        if match := pattern.search(name):
+            return DeviceClass(Lane.COMM, canonical_op(match.groupdict().get("op") or "unknown"))
+    return DeviceClass(Lane.COMPUTE)
+
+
+def step_number(name: str) -> int | None:
+    """N of `ProfilerStep#N`."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def mark(name: str) -> Mark | None:
+    """The facts in one of our own range names, or None."""
+    match = _MARK.fullmatch(name)
+    if not match:
+        return None
+    return Mark(match["verb"], canonical_op(match["op"]), match["group"], int(match["seq"]), int(match["bytes"] or -1))
+
+
+def call_op(name: str) -> str | None:
+    """Collective issued by a dispatcher op such as `c10d::alltoall_base_`, or None."""
+    match = _CALL.fullmatch(name)
+    return canonical_op(match["op"]) if match and not _WAIT_OP.fullmatch(name) else None
+
+
+def span_op(name: str) -> str | None:
+    """Collective of a CPU backend's worker span such as `gloo:all_reduce`, or None."""
+    match = _HOST_SPAN.fullmatch(name)
+    return canonical_op(match["op"]) if match else None
+
+
+def launch_op(name: str) -> str | None:
+    """Collective of the host span in which a device backend launches it, such as `nccl:all_to_all`, or None."""
+    match = _LAUNCH_SPAN.match(name)
+    return canonical_op(match["op"]) if match else None
+
+
+def is_container(name: str) -> bool:
+    """True for spans that only hold other ops (autograd's node wrappers)."""
+    return bool(_CONTAINER.match(name))
+
+
+def is_wait_op(name: str) -> bool:
+    """True for dispatcher ops that block on a collective."""
+    return bool(_WAIT_OP.fullmatch(name))
