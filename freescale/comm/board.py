@@ -24,7 +24,7 @@ _NOTE_BYTES = 64
 
 
 class Parcel(NamedTuple):
-    """What a sender says of one call's part for one peer: the first `staged` bytes lie in its outbox, the rest landed."""
+    """What a sender says of its part of a call for one peer: `staged` bytes lie in its outbox, the rest has landed."""
 
     seq: int
     op_and_dtype: int

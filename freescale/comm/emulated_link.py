@@ -161,7 +161,7 @@ class _Ports:
                 call.arriving[peer] = self._in.add(max(issued_ns, call.issued_ns), call.incoming[peer])
             elif must:
                 raise FreeScaleError(
-                    f"emulated_link: rank {peer} is more than {_SLOTS} calls ahead of rank {self._rank}; wait for handles"
+                    f"emulated_link: rank {peer} is {_SLOTS} calls or more ahead of rank {self._rank}; wait more often"
                 )
 
     def _stamped(self, call: _Call, peer: int) -> tuple[int, int]:

@@ -72,14 +72,14 @@ def attach(pid: int, key: int, descriptor: int, size: int) -> Segment:
         mine = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         found = os.readlink(f"/proc/self/fd/{mine}")
     except FileNotFoundError as error:
-        raise FreeScaleError(f"shared_memory: process {pid} has gone; see its log") from error
+        raise FreeScaleError(f"process {pid} has gone; see its log") from error
     except PermissionError as error:
         raise FreeScaleError(
-            f"shared_memory: {path} may not be opened; run all ranks of this host as one user, without hidepid"
+            f"{path} may not be opened; run all ranks of this host as one user, without hidepid"
         ) from error
     try:
         if _name(pid, key) not in found:
-            raise FreeScaleError(f"shared_memory: process {pid} has gone (its number was reused); see its log")
+            raise FreeScaleError(f"process {pid} has gone (its number was reused); see its log")
         segment = Segment(key, mine, size)
     finally:
         os.close(mine)

@@ -21,7 +21,7 @@ _ONE_SECOND_NS = 1_000_000_000
 
 
 class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]  # noqa: RUF012 (ctypes wants it so)
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
 # The calls that never block keep the interpreter lock: releasing it would cost more than they do.

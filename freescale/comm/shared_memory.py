@@ -35,7 +35,7 @@ from freescale.comm.transport import Handle, check_splits
 from freescale.errors import FreeScaleError
 
 DIRECT_BYTES = 64 << 10
-"""Parts at least this large land in the peer's result when they can; below, announcing a place costs more than it saves."""
+"""Parts at least this large may land in the peer's result; below, announcing a place costs more than it saves."""
 
 CHUNK_BYTES = 1 << 20
 """How much goes to the outbox before the sender looks again whether the peer has come."""
@@ -286,7 +286,7 @@ class SharedMemoryTransport:
         semaphore.post(self._boards[part.peer].signal(ARRIVED, self.rank))
 
     def _make_room(self, nbytes: int) -> None:
-        """Slow down while peers are far behind; grow rather than stand still, since they may be waiting for this rank."""
+        """Slow down while peers are far behind, but not for long: they may be waiting for this rank."""
         self._collect()
         begin = time.monotonic()
         while self._seq - self._freed >= SLOTS or (
@@ -359,7 +359,13 @@ class SharedMemoryTransport:
         if key in mapped:
             mapped.move_to_end(key)
             return mapped[key]
-        mapped[key] = found = segments.attach(self._processes[peer].pid, key, descriptor, size)
+        process = self._processes[peer]
+        try:
+            mapped[key] = found = segments.attach(process.pid, key, descriptor, size)
+        except FreeScaleError as error:
+            died = f"rank {self.rank}, lane {self.group!r}: rank {peer} (process {process.pid}) has died; see its log"
+            self._broken = str(error) if process.is_alive() else died
+            raise FreeScaleError(f"shared_memory: {self._broken}") from None
         if len(mapped) > _PEER_SEGMENTS:
             mapped.popitem(last=False)
         return found

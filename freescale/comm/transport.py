@@ -25,7 +25,7 @@ class Handle:
         seq: number of the call on its lane, from 0.
         sent_bytes: bytes that this rank sends to the others.
         engine: what moves the bytes (`gloo`, `nccl`, `shared_memory`, …).
-        issued_ns, completed_ns: `time.perf_counter_ns`; when the call was made, and when `wait` saw its end (None before).
+        issued_ns, completed_ns: `time.perf_counter_ns` when the call was made, and when `wait` saw its end, else None.
         waited_ns: how long `wait` blocked the caller.
     """
 

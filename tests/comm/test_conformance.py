@@ -1,4 +1,4 @@
-"""Every transport delivers exactly what a single process would have put together, whatever the calls and their order."""
+"""Every transport delivers what a single process would have put together, whatever the calls and their order."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_any_script_of_calls_delivers_what_one_process_would_have(
 def test_64_mb_to_a_peer_and_bulk_beside_urgent(
     world_size: int, transport: str, rank_pool: Callable[[int], Any]
 ) -> None:
-    """One pair exchanges 64 MB while small urgent calls pass; the last rank comes late, so nothing can be taken over."""
+    """One pair exchanges 64 MB while small urgent calls pass; the last rank comes late, so its parts must be kept."""
     big = [[0] * world_size for _ in range(world_size)]
     big[0][world_size - 1] = (64 << 20) // 256
     big[world_size - 1][0] = (5 << 20) // 256 + 1
