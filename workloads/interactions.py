@@ -36,16 +36,15 @@ def open_stream(log: InteractionLog, config: WorkloadConfig, seed: int) -> tuple
     features = tuple(name for name in FEATURES if name in log.features)
     rows: dict[str, Any] = {f"{name}_rows": rows for name, rows in log.rows.items()}
     fitted = replace(config, features=features, collision_rate=None, **rows)
-    labels = _labels(log, config)
-    per_event = 1 if labels is not None else 1 + config.negatives
+    per_event = 1 if log.label is not None or log.rating is not None else 1 + config.negatives
     events = max(1, config.max_candidates // per_event)
     samples = _cut(log, max(1, config.min_history), config.max_history, events)
     if samples.count < config.samples_per_rank:
         raise FreeScaleError(
-            f"{log.file}: {log.user.size} interactions of {log.users} users give {samples.count} samples, expected at "
-            f"least {config.samples_per_rank}, one batch of one rank"
+            f"{log.file}: {log.user.size} interactions of {log.users} user(s) make {samples.count} sample(s), "
+            f"expected at least {config.samples_per_rank}, one batch of one rank; give more data"
         )
-    return fitted, InteractionStream(log, labels, samples, config.samples_per_rank, per_event - 1, seed)
+    return fitted, InteractionStream(log, _labels(log, config), samples, config.samples_per_rank, per_event - 1, seed)
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class InteractionStream:
             "interactions": int(self.log.user.size),
             "users": self.log.users,
             "samples": self.samples.count,
-            "labels": "column" if self.labels is not None else f"{self.negatives} sampled negatives per positive",
+            "labels": self._labelled_by(),
             "history": {
                 "distribution": "data",
                 "median": float(np.median(history)),
@@ -150,6 +149,13 @@ class InteractionStream:
             "candidates": {"min": int(candidates.min()), "max": int(candidates.max())},
             "requested_collision_rate": None,
         }
+
+    def _labelled_by(self) -> str:
+        if self.log.label is not None:
+            return "label column"
+        if self.log.rating is not None:
+            return "rating column"
+        return f"{self.negatives} sampled negatives per positive"
 
     def _shown(
         self, happened: NDArray[np.int64], sample: NDArray[np.int64]

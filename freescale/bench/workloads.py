@@ -50,7 +50,7 @@ def _text(listing: dict[str, Any]) -> str:
             f"{history['min']:,} to {history['max']:,} events",
             f"    HSTU: {model['layers']} layers of {model['dim']}, {model['heads']} heads",
             f"    tables: {tables}",
-            f"    item IDs Zipf {preset['zipf_exponent']:g}, collision rate {preset['requested_collision_rate']:g}",
+            f"    item IDs Zipf {preset['zipf_exponent']:g}, collision rate {preset['requested_collision_rate']}",
         ]
     lines += ["", "History lengths"]
     for name, distribution in listing["lengths"].items():
