@@ -11,7 +11,7 @@ import math
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -40,8 +40,8 @@ def emulate(
     rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
     nbytes = len(lanes) * _lane_bytes(world_size)
     boards, _ = introduce("emulated_link", process_group, list(lanes), nbytes, lambda mine: None)
-    ports = _Ports(link, rank, boards, world_size)
-    return {name: EmulatedLink(inner, link, ports, lane) for lane, (name, inner) in enumerate(lanes.items())}
+    ports = Ports(link, rank, boards)
+    return {name: EmulatedLink(inner, ports, lane) for lane, (name, inner) in enumerate(lanes.items())}
 
 
 class EmulatedLink:
@@ -54,9 +54,12 @@ class EmulatedLink:
 
     emulated = True
 
-    def __init__(self, inner: Transport, link: Link, ports: _Ports, lane: int) -> None:
+    def __init__(
+        self, inner: Transport, ports: Ports, lane: int, sleep_s: Callable[[float], object] = time.sleep
+    ) -> None:
         self.group, self.rank, self.world_size = inner.group, inner.rank, inner.world_size
-        self.engine = f"{inner.engine} emulating {link}"
+        self.engine = f"{inner.engine} emulating {ports.link}"
+        self._sleep_s = sleep_s
         self.calls = self.overruns = 0
         self._inner, self._ports, self._lane = inner, ports, lane
 
@@ -85,12 +88,12 @@ class EmulatedLink:
         def sleep_until_delivered() -> None:
             first = True
             while True:
-                end_ns, now_ns = self._ports.end_ns(call), time.monotonic_ns()
+                end_ns, now_ns = self._ports.end_ns(call), self._ports.now_ns()
                 if end_ns <= now_ns:
                     self.overruns += first
                     break
                 first = False
-                time.sleep((end_ns - now_ns) * 1e-9)
+                self._sleep_s((end_ns - now_ns) * 1e-9)
             self._ports.close(call)
 
         return handle.then(sleep_until_delivered, self.engine)
@@ -106,18 +109,24 @@ class _Call:
     arriving: dict[int, int] = field(default_factory=dict)
 
 
-class _Ports:
-    """Both directions of this rank's link, shared by its lanes, and the boards on which ranks stamp their calls."""
+class Ports:
+    """Both directions of this rank's link, shared by its lanes, and the boards on which ranks stamp their calls.
 
-    def __init__(self, link: Link, rank: int, boards: list[Segment], world_size: int) -> None:
-        self._link, self._rank, self._boards, self._world_size = link, rank, boards, world_size
-        self._peers = [peer for peer in range(world_size) if peer != rank]
+    `now_ns` is one clock for all ranks.
+    """
+
+    def __init__(
+        self, link: Link, rank: int, boards: list[Segment], now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.link, self.now_ns = link, now_ns
+        self._rank, self._boards, self._world_size = rank, boards, len(boards)
+        self._peers = [peer for peer in range(len(boards)) if peer != rank]
         self._out, self._in = Port(link), Port(link)
         self._open: list[_Call] = []
         self._lock = threading.Lock()
 
     def open(self, lane: int, seq: int, outgoing: list[int], incoming: list[int]) -> _Call:
-        now_ns = time.monotonic_ns()
+        now_ns = self.now_ns()
         with self._lock:
             leaving = {peer: self._out.add(now_ns, outgoing[peer]) for peer in self._peers if outgoing[peer]}
             call = _Call(lane, seq, now_ns, incoming, leaving)
@@ -134,13 +143,13 @@ class _Ports:
             ends = [self._out.finish_ns(number) for number in call.outgoing.values()]
             for peer, number in call.arriving.items():
                 _, sent_ns = self._stamped(call, peer)
-                ends.append(max(sent_ns, self._in.finish_ns(number)) + self._link.latency_ns)
+                ends.append(max(sent_ns, self._in.finish_ns(number)) + self.link.latency_ns)
             return max(ends, default=call.issued_ns)
 
     def close(self, call: _Call) -> None:
         with self._lock:
             self._open.remove(call)
-            horizon_ns = min((one.issued_ns for one in self._open), default=time.monotonic_ns())
+            horizon_ns = min((one.issued_ns for one in self._open), default=self.now_ns())
             self._out.forget(list(call.outgoing.values()), horizon_ns)
             self._in.forget(list(call.arriving.values()), horizon_ns)
 

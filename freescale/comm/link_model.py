@@ -95,8 +95,26 @@ class Port:
         return self._finish[number]
 
     def forget(self, numbers: Sequence[int], horizon_ns: int) -> None:
-        """Nobody will ask for these again; drop what ended before any transfer yet to be added can start."""
+        """Nobody will ask for these again, and no transfer yet to be added starts before the horizon.
+
+        Busy periods that ended by then and hold nothing needed are dropped; within a period every transfer counts,
+        since it slowed the others.
+        """
         self._needed.difference_update(numbers)
-        for number in [one for one in self._transfers if one not in self._needed]:
-            if self.finish_ns(number) <= horizon_ns:
-                del self._transfers[number]  # the others' ends stay as they are: it no longer shares with them
+        period: list[int] = []
+        busy_until_ns = 0
+        for number in sorted(self._transfers, key=lambda one: self._transfers[one][0]):
+            if period and self._transfers[number][0] >= busy_until_ns:
+                self._drop(period)
+                period = []
+            busy_until_ns = max(busy_until_ns, self.finish_ns(number))
+            if busy_until_ns > horizon_ns:
+                return
+            period.append(number)
+        self._drop(period)
+
+    def _drop(self, period: Sequence[int]) -> None:
+        if self._needed.isdisjoint(period):
+            for number in period:
+                del self._transfers[number]
+                del self._finish[number]
