@@ -12,7 +12,7 @@ import pandas as pd
 from analyzer import contract, headline
 from analyzer.bubbles import BUBBLE_COLUMNS, COLLECTIVE_COLUMNS, Tables, measure
 from analyzer.errors import AnalyzerError
-from analyzer.files import find_traces
+from analyzer.files import TraceSource, find_traces
 from analyzer.job import read_job
 from analyzer.report import build_report
 from analyzer.rundir import (
@@ -98,7 +98,7 @@ def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report
             warnings.append(f"{arm}: no traces; its step times are known, but not what they went into")
             continue
         try:
-            arms[arm] = _analyze_traces(files, None)
+            arms[arm] = _analyze_traces([TraceSource(file) for file in files], None)
         except AnalyzerError as error:
             warnings.append(f"{arm}: {error}")
     report = build_report(
@@ -111,7 +111,7 @@ def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report
     return Report(path, arms, report)
 
 
-def _analyze_traces(files: list[Path], ranks: Collection[int] | None) -> ArmAnalysis:
+def _analyze_traces(files: list[TraceSource], ranks: Collection[int] | None) -> ArmAnalysis:
     timelines, warnings = read_job(files, ranks)
     tables = measure(timelines)
     worlds = [t.info.world_size for t in timelines if t.info.world_size is not None]

@@ -1,4 +1,4 @@
-"""Exact conversion of JSON numbers in microseconds to integer nanoseconds, many at a time.
+"""Exact conversion of JSON numbers to scaled integers (µs to ns), many at a time.
 
 A float64 holds a timestamp of today in microseconds only to a quarter of a microsecond, so numbers are converted from
 their digits, never through a float.
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from analyzer.intervals import Int64
 
-_MAX_DIGITS = 18  # more could overflow int64
+_MAX_DIGITS = 18  # more could overflow int64; the slow path tells
 _LIMIT = Decimal(2**62)
 
 
-def microseconds_to_ns(texts: list[bytes], scale_digits: int = 3) -> tuple[Int64, NDArray[np.bool_]]:
+def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
     """Values of JSON numbers (or numbers in JSON strings) times 10**scale_digits, rounded half to even.
 
     Args:
         texts: the raw bytes of each value, such as b'12', b'12.345', b'1.2e3' or b'"12.345"'.
+        scale_digits: 3 turns µs into ns.
 
     Returns:
         (values int64[n], valid bool[n]); a value that is no finite number in range is 0 and not valid.

@@ -1,56 +1,137 @@
-"""Finding trace files and reading their bytes, compressed or not, a chunk at a time."""
+"""Finding trace files and reading their bytes, compressed or not, a chunk at a time.
+
+Sizes are bounded: what unpacks to far more than any trace is refused before it fills memory or time.
+"""
 
 from __future__ import annotations
 
+import glob
+import io
+import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from isal import igzip, isal_zlib
 
 from analyzer.errors import AnalyzerError
 
 CHUNK_BYTES = 8 << 20
-_DAMAGED: tuple[type[Exception], ...] = (EOFError, igzip.BadGzipFile, zlib.error, isal_zlib.error)
-_SUFFIXES = (".json", ".json.gz")
+MAX_JSON_BYTES = 8 << 30
+MAX_RATIO = 100  # JSON of a trace packs to a tenth or a twentieth
+_RATIO_MATTERS_FROM = 256 << 20
+_MAX_ZIP_MEMBERS = 10_000
+_SUFFIXES = (".json", ".json.gz", ".zip")
+_OWN_FILES = ("manifest.json", "report.json")
+_IsalError: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub calls the class a value
+_DAMAGED = (EOFError, igzip.BadGzipFile, zipfile.BadZipFile, zlib.error, _IsalError)
 
 
-def find_traces(path: Path | str) -> list[Path]:
-    """The trace files of a folder, or the file itself, in name order.
+@dataclass(frozen=True)
+class TraceSource:
+    """One trace: a file, or a member of a zip archive."""
+
+    path: Path
+    member: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return str(self.path) if self.member is None else f"{self.path}/{self.member}"
+
+    @property
+    def bytes_on_disk(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+
+def find_traces(path: Path | str) -> list[TraceSource]:
+    """The traces that a file, a folder, a zip archive or a glob pattern stands for, in name order.
 
     Raises:
-        AnalyzerError: no such path, or a folder without traces.
+        AnalyzerError: no such path, or no trace there.
     """
     path = Path(path)
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.is_file() and _looks_like_trace(file.name)]
+    elif path.is_file():
+        files = [path]
+    elif glob.has_magic(str(path)):
+        files = [Path(file) for file in sorted(glob.glob(str(path))) if Path(file).is_file()]
+    else:
         raise AnalyzerError(f"{path}: no such file or folder")
-    found = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(_SUFFIXES))
+    found = [source for file in files for source in _sources(file)]
     if not found:
-        raise AnalyzerError(f"{path}: no trace in it; expected files that end in {' or '.join(_SUFFIXES)}")
+        raise AnalyzerError(f"{path}: no trace there; expected files that end in {', '.join(_SUFFIXES)}")
     return found
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """The file's bytes, decompressed, in chunks of at most CHUNK_BYTES.
+def _looks_like_trace(name: str) -> bool:
+    return name.endswith(_SUFFIXES) and not name.startswith(".") and name not in _OWN_FILES
+
+
+def _sources(file: Path) -> list[TraceSource]:
+    if not zipfile.is_zipfile(file):
+        return [TraceSource(file)]
+    with _opened_zip(file) as archive:
+        names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+    if len(names) > _MAX_ZIP_MEMBERS:
+        raise AnalyzerError(f"{file}: {len(names)} files in one archive, more than {_MAX_ZIP_MEMBERS}; unpack it")
+    return [TraceSource(file, name) for name in sorted(names) if _looks_like_trace(Path(name).name)]
+
+
+def _opened_zip(file: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except (*_DAMAGED, OSError) as error:
+        raise AnalyzerError(f"{file}: not a readable zip archive ({error}); copy it again") from error
+
+
+class Chunks:
+    """The bytes of a trace's JSON, decompressed, in chunks of at most CHUNK_BYTES. Iterate once.
+
+    If decompression breaks, iteration ends there and `damage` says why: what came before may still be whole.
 
     Raises:
-        AnalyzerError: the file cannot be read or its compression is damaged.
+        AnalyzerError: while iterating: the file cannot be read, or unpacks to more than a trace can hold.
     """
-    try:
-        with path.open("rb") as file:
-            stream: BinaryIO = igzip.GzipFile(fileobj=file) if _is_gzip(file) else file  # type: ignore[assignment]
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-    except _DAMAGED as error:
-        raise AnalyzerError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
-    except OSError as error:
-        raise AnalyzerError(f"{path}: cannot be read ({error.strerror or error})") from error
 
+    def __init__(self, source: TraceSource) -> None:
+        self.source = source
+        self.damage: str | None = None
+        self._unpacked = 0
 
-def _is_gzip(file: BinaryIO) -> bool:
-    magic = file.read(2)
-    file.seek(0)
-    return magic == b"\x1f\x8b"
+    def __iter__(self) -> Iterator[bytes]:
+        name = self.source.name
+        try:
+            if self.source.member is None:
+                with self.source.path.open("rb") as file:
+                    yield from self._chunks(file, self.source.bytes_on_disk)
+            else:
+                with _opened_zip(self.source.path) as archive, archive.open(self.source.member) as file:
+                    assert isinstance(file, zipfile.ZipExtFile)
+                    yield from self._chunks(file, self.source.bytes_on_disk)
+        except _DAMAGED as error:
+            self.damage = str(error) or type(error).__name__
+        except (OSError, RuntimeError, NotImplementedError) as error:  # the last two: encrypted or exotic zip members
+            raise AnalyzerError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+    def _chunks(self, file: io.BufferedReader | zipfile.ZipExtFile, packed_bytes: int) -> Iterator[bytes]:
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        stream = igzip.GzipFile(fileobj=file) if packed else file
+        while chunk := stream.read(CHUNK_BYTES):
+            self._unpacked += len(chunk)
+            self._refuse_bombs(packed_bytes)
+            yield chunk
+
+    def _refuse_bombs(self, packed_bytes: int) -> None:
+        name, unpacked = self.source.name, self._unpacked
+        if unpacked > MAX_JSON_BYTES:
+            raise AnalyzerError(f"{name}: more than {MAX_JSON_BYTES >> 30} GiB of JSON; record fewer steps in a trace")
+        if unpacked > _RATIO_MATTERS_FROM and unpacked > MAX_RATIO * packed_bytes:
+            raise AnalyzerError(
+                f"{name}: unpacks to more than {MAX_RATIO} times its size, which no trace does; refused as harmful"
+            )

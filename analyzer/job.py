@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from analyzer.errors import AnalyzerError
+from analyzer.files import TraceSource
 from analyzer.timeline import Timeline
 from analyzer.trace import read_trace
 
 
-def read_job(files: Sequence[Path], ranks: Collection[int] | None = None) -> tuple[list[Timeline], list[str]]:
+def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None) -> tuple[list[Timeline], list[str]]:
     """(Timelines in rank order, warnings) of the trace files of one job.
 
     Args:
@@ -31,7 +31,7 @@ def read_job(files: Sequence[Path], ranks: Collection[int] | None = None) -> tup
             warnings.append(f"left out: {error}")
             continue
         if len(timeline) == 0:
-            warnings.append(f"{file}: no event in it that could be analysed; left out")
+            warnings.append(f"{file.name}: no event in it that could be analysed; left out")
             continue
         warnings += timeline.info.warnings
         timelines.append(timeline)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from analyzer import cpu, device, lanes
-from analyzer.files import read_chunks
+from analyzer.errors import AnalyzerError
+from analyzer.files import Chunks, TraceSource, find_traces
 from analyzer.kineto import Events, read_events
 from analyzer.timeline import Group, StepFacts, Timeline, TraceInfo
 
@@ -20,18 +21,24 @@ _MEANINGLESS_DESCRIPTIONS = ("", "undefined")
 _MEANINGLESS_HOSTS = ("", "localhost")
 
 
-def read_trace(path: Path | str) -> Timeline:
-    """Read one rank's Kineto trace (`.json` or `.json.gz`).
+def read_trace(path: Path | str | TraceSource) -> Timeline:
+    """Read one rank's Kineto trace (`.json`, `.json.gz`, or the only trace in a `.zip`).
 
     Raises:
         AnalyzerError: the file is missing, damaged or not a Kineto trace; the message names the file and the cure.
     """
-    path = Path(path)
-    return timeline_of(read_events(read_chunks(path), str(path)), path)
+    if isinstance(path, TraceSource):
+        source = path
+    else:
+        sources = find_traces(path)
+        if len(sources) != 1:
+            raise AnalyzerError(f"{path}: {len(sources)} traces there; give one of them, or analyse them together")
+        source = sources[0]
+    return timeline_of(read_events(Chunks(source), source.name), source.name)
 
 
-def timeline_of(events: Events, path: Path) -> Timeline:
-    """Timeline of decoded events; `path` names the file in messages and may hold the rank."""
+def timeline_of(events: Events, path: str) -> Timeline:
+    """Timeline of decoded events; `path` names the file in messages and may contain the rank."""
     info, groups = _describe(events, path)
     if events.of(lanes.DEVICE_CATEGORIES).any():
         events, warnings = _one_device(events, path)
@@ -45,7 +52,7 @@ def timeline_of(events: Events, path: Path) -> Timeline:
     return dataclasses.replace(timeline, info=info)
 
 
-def _describe(events: Events, path: Path) -> tuple[TraceInfo, dict[str, Group]]:
+def _describe(events: Events, path: str) -> tuple[TraceInfo, dict[str, Group]]:
     metadata = events.metadata
     distributed = _object(metadata.get("distributedInfo"))
     properties = metadata.get("deviceProperties")
@@ -54,7 +61,7 @@ def _describe(events: Events, path: Path) -> tuple[TraceInfo, dict[str, Group]]:
     host = next((metadata[key] for key in ("host_name", "hostname") if isinstance(metadata.get(key), str)), None)
     host = None if host in _MEANINGLESS_HOSTS else host
     info = TraceInfo(
-        path=str(path),
+        path=path,
         rank=_rank(distributed.get("rank"), path),
         world_size=_count(distributed.get("world_size")),
         host=host,
@@ -76,9 +83,9 @@ def _step_facts(entries: object) -> dict[int, StepFacts]:
     return facts
 
 
-def _rank(recorded: object, path: Path) -> int | None:
+def _rank(recorded: object, path: str) -> int | None:
     rank = _count(recorded)
-    if rank is None and (match := _RANK_IN_NAME.search(path.name)):
+    if rank is None and (match := _RANK_IN_NAME.search(Path(path).name)):
         rank = int(match[1])
     return rank
 
@@ -120,7 +127,7 @@ def _ranks(value: object) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in ranks if rank is not None))
 
 
-def _one_device(events: Events, path: Path) -> tuple[Events, list[str]]:
+def _one_device(events: Events, path: str) -> tuple[Events, list[str]]:
     """Events without those of other devices than the busiest: a rank is one device."""
     on_device = events.of(lanes.DEVICE_CATEGORIES)
     present, counts = np.unique(events.device[on_device], return_counts=True)
