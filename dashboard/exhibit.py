@@ -1,0 +1,70 @@
+"""An exhibit: a figure, the table behind it, and the words around it. Pages and the HTML report show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboard import formats
+from dashboard.theme import Class
+
+
+@dataclass(frozen=True)
+class Column:
+    """A table column. `write` turns a value into text; a column without it holds text."""
+
+    key: str
+    title: str
+    write: Callable[[Any], str] | None = None
+
+    @property
+    def numeric(self) -> bool:
+        return self.write is not None
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        value = row.get(self.key)
+        return self.write(value) if self.write else ("" if value is None else str(value))
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a card shows.
+
+    Attributes:
+        key: names it in links, ids and tests.
+        note: one or two sentences: how to read it.
+        source: where its numbers come from: provenance, and timed or profiled steps.
+        legend: the classes its colours stand for; empty when colour says nothing that a label does not.
+        wide: takes the whole width of the page, not half.
+        options: what can be chosen, name -> (value, label) pairs; the same names are its builder's keyword arguments.
+        choices: what it was drawn with, name -> value.
+    """
+
+    key: str
+    title: str
+    note: str
+    source: str
+    figure: go.Figure
+    table: Table
+    legend: Sequence[Class] = ()
+    wide: bool = True
+    options: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+
+def fixed(digits: int) -> Callable[[Any], str]:
+    """Writes numbers of one column with the same number of decimals, so that they line up."""
+
+    def write(value: Any) -> str:
+        return f"{value:,.{digits}f}".replace("-", "−") if formats.exists(value) else formats.MISSING
+
+    return write

@@ -1,0 +1,183 @@
+"""The HTML report: one file with everything in it, for mail, archive, print and phone. It opens without a network.
+
+plotly.js is inside once, gzipped (4.8 MB would leave no room for figures), and unpacked by the browser; a content
+security policy forbids the page to load anything at all. Every figure has its table in the page as plain HTML, so
+that a browser without scripts still shows every number.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import itertools
+import json
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+from dash import html as tags
+from plotly.offline import get_plotlyjs
+
+from dashboard import notices, sections, tables, theme
+from dashboard.data import Run
+from dashboard.exhibit import Exhibit
+from dashboard.exhibits import build
+from dashboard.figures.canvas import CONFIG
+from dashboard.static import to_html
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+TABLE_ROWS = 512
+REPORT_EXHIBITS = ("step-time", "paired-blocks", "arm-split", "rank-split", "rank-steps")
+
+Variants = dict[str, Exhibit]
+
+
+def write_report(run: Run, arm: str | None = None) -> str:
+    """The whole report as HTML text.
+
+    Args:
+        run: complete or not; what was not measured is left out, and the page says why.
+        arm: the arm in focus; the last compared one when None or unknown.
+
+    Raises:
+        AnalyzerError: a file of the run is damaged.
+    """
+    focus = run.focus(arm)
+    figures: dict[str, dict[str, Any]] = {}
+    cards: list[Any] = []
+    for key in REPORT_EXHIBITS:
+        variants = dict(_variants(key, run, focus))
+        if variants:
+            figures[key] = {name: json.loads(exhibit.figure.to_json()) for name, exhibit in variants.items()}
+            cards.append(_card(variants))
+    body = [
+        tags.Header(
+            [
+                tags.Span("FreeScale bench", className="wordmark"),
+                tags.Button("Light / dark", id="mode", className="quiet-button"),
+            ],
+            className="top",
+        ),
+        tags.Main(
+            [
+                sections.hero(run, focus),
+                notices.incomplete(run),
+                sections.key_figures(run, focus),
+                sections.arms_card(run, focus),
+                tags.Noscript(
+                    tags.P(
+                        "The charts need JavaScript; the tables below each of them hold the same numbers.",
+                        className="notice notice-warn",
+                    )
+                ),
+                tags.P(id="no-charts", hidden=True, className="notice notice-warn"),
+                tags.Section(cards, className="cards"),
+                notices.warnings(run),
+                notices.method(run),
+            ]
+        ),
+    ]
+    return _page(f"{run.name} · FreeScale bench", to_html(body), figures)
+
+
+def _variants(key: str, run: Run, focus: str | None) -> Iterator[tuple[str, Exhibit]]:
+    """Every choice a reader can make, the default first; of the arms, the one in focus and its reference."""
+    default = build(key, run, {"arm": focus})
+    if default is None:
+        return
+    yield _variant_name(default), default
+    kept = {focus, run.versus(focus)}
+    options = [
+        [(name, value) for value, _ in values if name != "arm" or value in kept]
+        for name, values in default.options.items()
+    ]
+    for chosen in itertools.product(*options):
+        exhibit = build(key, run, {"arm": focus, **dict(chosen)})
+        if exhibit is not None and _variant_name(exhibit) != _variant_name(default):
+            yield _variant_name(exhibit), exhibit
+
+
+def _variant_name(exhibit: Exhibit) -> str:
+    return json.dumps([exhibit.choices[name] for name in exhibit.options])
+
+
+def _card(variants: Variants) -> Any:
+    first = next(iter(variants.values()))
+    offered: dict[str, dict[str, str]] = {}
+    for exhibit in variants.values():
+        for name, values in exhibit.options.items():
+            offered.setdefault(name, {})[exhibit.choices[name]] = dict(values)[exhibit.choices[name]]
+    controls = [_select(name, labels, first.choices[name]) for name, labels in offered.items() if len(labels) > 1]
+    height = first.figure.layout.height
+    return tags.Article(
+        [
+            tags.Div(
+                [tags.H2(first.title), tags.Div(controls, className="controls") if controls else None],
+                className="card-head",
+            ),
+            tags.P(first.note, className="note"),
+            tables.legend(first.legend),
+            tags.Div(
+                className="chart",
+                style={"minHeight": f"{height}px"},
+                role="img",
+                **_data(figure=first.key),
+            ),
+            *(_behind(name, exhibit, shown=exhibit is first) for name, exhibit in variants.items()),
+        ],
+        className=tables.card_class(first),
+        id=first.key,
+        **_data(options=json.dumps(list(first.options))),
+    )
+
+
+def _behind(name: str, exhibit: Exhibit, *, shown: bool) -> Any:
+    """Source line and table of one variant; the script shows the ones of the variant on display."""
+    return tags.Div(
+        [
+            tags.P(exhibit.source, className="source"),
+            tags.Details([tags.Summary("Table"), tables.plain_table(exhibit.table, TABLE_ROWS)]),
+        ],
+        hidden=not shown,
+        **_data(variant=name),
+    )
+
+
+def _select(name: str, labels: dict[str, str], chosen: str) -> Any:
+    entries = [tags.Option(label, value=value, selected=value == chosen) for value, label in labels.items()]
+    return tags.Label([name.capitalize(), tags.Select(entries, **_data(choice=name))])
+
+
+def _data(**values: str) -> dict[str, Any]:
+    return {f"data-{name}": value for name, value in values.items()}
+
+
+def _page(title: str, body: str, figures: dict[str, Any]) -> str:
+    style = theme.css_variables() + _file("assets/freescale.css")
+    library = base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)).decode()
+    payload = {"figures": figures, "templates": {mode: theme.template(mode) for mode in theme.MODES}, "config": CONFIG}
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(POLICY)}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
+        f'<body class="report">{body}'
+        f'<script type="application/json" id="figures">{_json_for_script(payload)}</script>'
+        f'<script type="text/plain" id="plotly-gz">{library}</script>'
+        f"<script>{_file('report.js')}</script></body></html>\n"
+    )
+
+
+def _json_for_script(value: Any) -> str:
+    """JSON that cannot end its own script element, whatever names are in it."""
+    return (
+        json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("dashboard").joinpath(name).read_text(encoding="utf-8")

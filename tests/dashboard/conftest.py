@@ -1,0 +1,74 @@
+"""A folder of run directories as a user would have: complete, died, not analysed, damaged, hostile, large."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"dashboard_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_rundirs = _load("rundirs")
+
+PLAIN = "20260301T101500Z-hstu-small-gloox2"
+EIGHT = "20260302T090000Z-hstu-small-gloox8"
+DIED = "20260303T090000Z-hstu-small-gloox4"
+LARGE = "20260304T090000Z-hstu-small-ncclx256"
+EVIL = "20260305T090000Z-hostile"
+RAW = "20260306T090000Z-not-analysed"
+BROKEN = "20260307T090000Z-broken"
+
+
+@pytest.fixture(scope="session")
+def rundirs() -> ModuleType:
+    """The module that writes run directories: `write_run(root, name, …)`, `HOSTILE`."""
+    return _rundirs
+
+
+@pytest.fixture(scope="session")
+def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder with one run of every kind. Read only: tests that change a run write their own."""
+    root = tmp_path_factory.mktemp("runs")
+    write, hostile = _rundirs.write_run, _rundirs.HOSTILE
+    write(root, PLAIN, warnings=["Block 2 was noisy."])
+    write(root, EIGHT, ranks=8, arms=("baseline", "sdd", "balance", "overlap", "balance+overlap"))
+    failure = {"rank": 1, "reason": "killed by signal 9 (SIGKILL)", "log_tail": "step 12\nstep 13"}
+    write(root, DIED, ranks=4, failure=failure)
+    write(root, LARGE, ranks=256, blocks=6, steps=20, provenance="simulated", backend="nccl")
+    write(
+        root,
+        EVIL,
+        arms=("baseline", hostile),
+        workload={"preset": hostile},
+        warnings=[hostile],
+        backend=hostile,
+        machine={"host": hostile, "cpu": hostile},
+    )
+    write(root, RAW, analysed=False)
+    (root / BROKEN).mkdir()
+    (root / BROKEN / "manifest.json").write_text("{not json", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def names() -> dict[str, str]:
+    """The names of the runs in `runs_root`, by what they are."""
+    return {
+        "plain": PLAIN,
+        "eight": EIGHT,
+        "died": DIED,
+        "large": LARGE,
+        "evil": EVIL,
+        "raw": RAW,
+        "broken": BROKEN,
+    }
