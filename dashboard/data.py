@@ -113,6 +113,12 @@ class Run:
         """report.json's numbers for one arm; {} when there are none."""
         return _mapping(self.reported_arms.get(name))
 
+    def is_split(self, arm: str) -> bool:
+        """Whether waiting could be told from transfer. Where clocks do not allow it, all of both is in exposed_comm
+        of the bubbles, and report.json gives only their sum."""
+        values = self.arm(arm)
+        return values.get("exposed_comm_ms") is not None or values.get("exposed_total_ms") is None
+
     def comparison(self, arm: str) -> dict[str, Any]:
         """report.json's comparison of one arm with its reference; {} when there is none."""
         return _mapping(_mapping(self.report.get("compare")).get(arm))

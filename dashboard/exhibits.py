@@ -100,12 +100,14 @@ def arm_split(run: Run, unit: str = "ms") -> Exhibit | None:
     rows = []
     for arm, values in arms.items():
         split = bubble_figures.class_ms(values) or {}
-        rows.append({"arm": arm, **split, "window": sum(split.values())})
+        window = sum(split.values())
+        rows.append({"arm": arm, **split, "window": window} | ({} if run.is_split(arm) else {"straggler": None}))
     columns = [Column("arm", "Arm"), *_class_columns()]
     return Exhibit(
         "arm-split",
         "Where a step goes",
-        "Each instant of a step has exactly one class; mean over ranks. Everything that is not compute is a bubble.",
+        "Each instant of a step has exactly one class; mean over ranks. Everything that is not compute is a bubble."
+        + _not_split(run, list(arms)),
         _source(run, "profiled steps: read the shares, take step times from above"),
         bubble_figures.per_arm(arms, chosen),
         Table(columns, rows),
@@ -125,12 +127,14 @@ def rank_split(run: Run, unit: str = "ms", arm: str | None = None) -> Exhibit | 
     rows: list[dict[str, Any]] = []
     for name, frame in by_arm.items():
         for row in frame.reset_index().to_dict("records"):
-            rows.append({"arm": name, **{str(key): value for key, value in row.items()}})
+            named = {str(key): value for key, value in row.items()}
+            rows.append({"arm": name, **named} | ({} if run.is_split(name) else {"straggler": None}))
     columns = [Column("arm", "Arm"), Column("rank", "Rank", formats.count), *_class_columns()]
     return Exhibit(
         "rank-split",
         "Bubbles, rank by rank",
-        "Straggler is waiting for a later rank; the rank that has none of it is the one the others wait for.",
+        "Straggler is waiting for a later rank; the rank that has none of it is the one the others wait for."
+        + _not_split(run, list(by_arm)),
         _source(run, "profiled steps"),
         bubble_figures.per_rank(by_arm, _unit(unit)),
         Table(columns, rows),
@@ -144,7 +148,12 @@ def rank_steps(run: Run, measure: str = "straggler", arm: str | None = None) -> 
     chosen_arm = run.focus(arm)
     if chosen_arm is None:
         return None
-    possible = [item for item in measures.MEASURES if measures.available(item, run.steps, run.bubbles, chosen_arm)]
+    possible = [
+        item
+        for item in measures.MEASURES
+        if measures.available(item, run.steps, run.bubbles, chosen_arm)
+        and (item.key != "straggler" or run.is_split(chosen_arm))
+    ]
     if not possible:
         return None
     chosen = next((item for item in possible if item.key == measure), possible[0])
@@ -208,6 +217,14 @@ def _class_columns() -> list[Column]:
 def _arm_options(arms: list[str]) -> dict[str, list[tuple[str, str]]]:
     """A choice of arm, where there is more than one."""
     return {"arm": [(arm, arm) for arm in arms]} if len(arms) > 1 else {}
+
+
+def _not_split(run: Run, arms: list[str]) -> str:
+    """A sentence when waiting and transfer could not be told apart in some arm; "" when they could in all."""
+    mixed = [arm for arm in arms if not run.is_split(arm)]
+    where = f"In {', '.join(mixed)}, waiting" if len(arms) > 1 else "Waiting"
+    clocks = "could not be told from transfer, because the ranks' clocks do not agree well enough"
+    return f" {where} {clocks}: both stand under exposed communication." if mixed else ""
 
 
 def _unit(unit: str) -> Unit:

@@ -22,7 +22,7 @@ ARM_COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("Samples/s", "", True),
     ("Bubble", "", True),
     ("Straggler", "", True),
-    ("Exposed comm.", "", True),
+    ("Exposed comm.", "with waiting", True),
     ("Imbalance", "max / mean", True),
     ("Loss", "largest rel. diff.", True),
     ("Verdict", "", False),
@@ -83,51 +83,79 @@ def hero(run: Run, arm: str | None) -> Component:
 
 def key_figures(run: Run, arm: str | None) -> Component | None:
     """The numbers of one arm, each beside its reference's; None when the run has none."""
-    values = run.arm(arm) if arm else {}
-    if not arm or not values:
+    if not arm or not run.arm(arm):
+        return None
+    tiles = [tile for tile in (_speedup(run, arm), _step_time(run, arm), *_shares(run, arm), _parity(run, arm)) if tile]
+    return html.Section(tiles, className="tiles", **_aria(label=f"Key figures of {arm}")) if tiles else None
+
+
+def _speedup(run: Run, arm: str) -> Component | None:
+    comparison = run.comparison(arm)
+    speedup = mapping(comparison.get("speedup"))
+    if comparison.get("verdict") == "wrong":
+        return _tile("speedup", "Speedup", formats.MISSING, "not counted: its losses are not the reference's")
+    if not formats.exists(speedup.get("value")):
+        return None
+    against = f"against {comparison.get('versus')}"
+    return _tile(
+        "speedup", "Speedup", formats.times(speedup["value"]), formats.between(speedup, formats.times), against
+    )
+
+
+def _step_time(run: Run, arm: str) -> Component | None:
+    step = mapping(run.arm(arm).get("step_ms"))
+    if not formats.exists(step.get("median")):
         return None
     versus = run.versus(arm)
-    reference = run.arm(versus) if versus else {}
-    comparison = run.comparison(arm)
-    tiles: list[Component] = []
-    speedup = comparison.get("speedup") or {}
-    if formats.exists(speedup.get("value")):
-        tiles.append(
-            _tile(
-                "Speedup",
-                formats.times(speedup["value"]),
-                formats.between(speedup, formats.times),
-                f"against {versus}",
-                "speedup",
-            )
-        )
-    step = values.get("step_ms") or {}
-    if formats.exists(step.get("median")):
-        before = (reference.get("step_ms") or {}).get("median")
-        tiles.append(
-            _tile(
-                "Step time",
-                formats.ms(step["median"]),
-                formats.between(step, formats.ms),
-                _before(formats.ms(before), versus),
-                "step-ms",
-            )
-        )
-    for key, label, write, detail in (
-        ("bubble_pct", "Bubble", formats.percent, "of the profiled step"),
-        ("straggler_pct", "Straggler", formats.percent, "of the profiled step"),
-        ("exposed_comm_ms", "Exposed comm.", formats.ms, "per profiled step"),
-    ):
-        if formats.exists(values.get(key)):
-            tiles.append(
-                _tile(
-                    label, write(values[key]), detail, _before(write(reference.get(key)), versus), key.replace("_", "-")
-                )
-            )
-    parity = comparison.get("loss_parity")
-    if isinstance(parity, dict):
-        tiles.append(_parity_tile(parity, versus))
-    return html.Section(tiles, className="tiles", **_aria(label=f"Key figures of {arm}")) if tiles else None
+    before = mapping(run.arm(versus).get("step_ms")).get("median") if versus else None
+    interval = formats.between(step, formats.ms)
+    return _tile("step-ms", "Step time", formats.ms(step["median"]), interval, _before(formats.ms(before), versus))
+
+
+def _shares(run: Run, arm: str) -> list[Component]:
+    """Bubble, straggler and exposed communication; the last two as one where they could not be told apart."""
+    parts: list[tuple[str, str, Callable[[Any], str], str | None]] = [
+        ("bubble_pct", "Bubble", formats.percent, "bubble_reduction_pct"),
+        ("straggler_pct", "Straggler", formats.percent, None),
+        ("exposed_comm_ms", "Exposed comm.", formats.ms, None),
+    ]
+    if not run.is_split(arm):
+        parts[1:] = [("exposed_total_ms", "Exposed, with waiting", formats.ms, "exposed_reduction_pct")]
+    versus = run.versus(arm)
+    tiles = []
+    for key, label, write, reduction in parts:
+        if formats.exists(run.arm(arm).get(key)):
+            before = _before(write(run.arm(versus).get(key)), versus) if versus else ""
+            change = _change(run.comparison(arm).get(reduction)) if reduction else ""
+            unit = "per profiled step" if key.endswith("_ms") else "of the profiled step"
+            tiles.append(_tile(key.replace("_", "-"), label, write(run.arm(arm)[key]), before or unit, change))
+    return tiles
+
+
+def _change(reduction: Any) -> str:
+    """A reduction as a signed change: "−21.0 %, 95 % CI −27.0 to −15.0 %"; "" when there is none."""
+    value = mapping(reduction).get("value")
+    if not formats.exists(value):
+        return ""
+    bounds = formats.interval(reduction)
+    interval = (
+        f"95\u00a0% CI {formats.percent(-bounds[1])} to {formats.percent(-bounds[0])}" if bounds else "no interval"
+    )
+    return f"{formats.percent(-value)}, {interval}"
+
+
+def _parity(run: Run, arm: str) -> Component | None:
+    parity, versus = run.comparison(arm).get("loss_parity"), run.versus(arm)
+    if not isinstance(parity, dict):
+        return None
+    if parity.get("bit_exact") is True:
+        return _tile("parity", "Loss", "bit-exact", "the same loss at every step", f"as {versus}")
+    relative = parity.get("max_rel")
+    if not formats.exists(relative):
+        return None
+    beyond = f", above {formats.scientific(formats.LOSS_PARITY_BOUND)}" if relative > formats.LOSS_PARITY_BOUND else ""
+    detail = f"largest relative difference{beyond}"
+    return _tile("parity", "Loss parity", formats.scientific(relative), detail, f"against {versus}")
 
 
 def arms_card(run: Run, focus: str | None, link: Callable[[str], Component] | None = None) -> Component | None:
@@ -170,7 +198,7 @@ def arm_numbers(run: Run, arm: str) -> list[str]:
         formats.number(values.get("samples_per_s")),
         formats.percent(values.get("bubble_pct")),
         formats.percent(values.get("straggler_pct")),
-        formats.ms(values.get("exposed_comm_ms")),
+        f"{formats.ms(values.get('exposed_comm_ms'))}\n{formats.ms(values.get('exposed_total_ms'))}",
         formats.times(values.get("imbalance")),
         "bit-exact" if parity.get("bit_exact") is True else formats.scientific(parity.get("max_rel")),
     ]
@@ -187,25 +215,15 @@ def _arm_row(run: Run, arm: str, marked: bool, link: Callable[[str], Component] 
     return html.Tr([name, *cells, html.Td(verdict)], className="marked" if marked else "")
 
 
-def _tile(label: str, value: str, detail: str, before: str, key: str) -> Component:
+def _tile(key: str, label: str, value: str, *details: str) -> Component:
     return html.Div(
         [
             html.Div(label, className="tile-label"),
             html.Div(value, className="tile-value", id=f"figure-{key}"),
-            html.Div(detail, className="tile-detail"),
-            html.Div(before, className="tile-detail"),
+            *(html.Div(detail, className="tile-detail") for detail in details if detail),
         ],
         className="tile",
     )
-
-
-def _parity_tile(parity: dict[str, Any], versus: str | None) -> Component:
-    if parity.get("bit_exact") is True:
-        return _tile("Loss", "bit-exact", "same loss at every step", f"as {versus}", "parity")
-    relative = parity.get("max_rel")
-    within = formats.exists(relative) and relative <= formats.LOSS_PARITY_BOUND
-    detail = "largest relative difference" + ("" if within else f", above {formats.LOSS_PARITY_BOUND:.0e}")
-    return _tile("Loss parity", formats.scientific(relative), detail, f"against {versus}", "parity")
 
 
 def _before(value: str, versus: str | None) -> str:

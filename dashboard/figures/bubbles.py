@@ -23,9 +23,12 @@ ROWS_UP_TO, BARS_UP_TO = 16, 64  # ranks drawn as rows; as columns; above, as st
 def class_ms(arm: Mapping[str, Any]) -> dict[str, float] | None:
     """The five classes of one arm of report.json (ms, mean over ranks and profiled steps); None when one is missing.
 
-    report.json gives the straggler's part as exposed_total_ms − exposed_comm_ms.
+    report.json gives the straggler's part as exposed_total_ms − exposed_comm_ms; where the two could not be told
+    apart it gives only the sum, and all of it stands under exposed_comm here.
     """
     total, comm = arm.get("exposed_total_ms"), arm.get("exposed_comm_ms")
+    if comm is None:
+        comm = total
     values = {
         "compute": arm.get("compute_ms"),
         "straggler": total - comm if formats.exists(total) and formats.exists(comm) else None,

@@ -49,7 +49,8 @@ def _outcome(run: Run) -> dict[str, Any]:
     comparison = run.comparison(focus) if focus else {}
     verdict = theme.verdict(comparison.get("verdict")) if comparison else None
     estimate = comparison.get("speedup")
-    speedup = estimate.get("value") if isinstance(estimate, dict) else None
+    wrong = comparison.get("verdict") == "wrong"
+    speedup = estimate.get("value") if isinstance(estimate, dict) and not wrong else None
     return {
         "headline": run.headline or run.why_incomplete or "not analysed yet",
         "reason": run.why_incomplete,

@@ -73,17 +73,53 @@ def test_a_deep_link_puts_an_arm_in_focus(runs_root: Path, names: dict[str, str]
 
 def test_a_comparison_that_could_not_be_made_is_a_dash(tmp_path: Path, rundirs: ModuleType) -> None:
     path = rundirs.write_run(tmp_path, "run")
-    report = json.loads((path / "report.json").read_text())
-    report["compare"]["balance"] |= {
+    compare = {
         "speedup": {"value": None, "ci95": None},
         "loss_parity": {"max_abs": None, "max_rel": None, "bit_exact": None},
         "verdict": "inconclusive",
     }
-    report["arms"]["balance"] |= {"step_ms": {"median": None, "ci95": None, "min": None, "n": 0}, "compute_ms": None}
-    (path / "report.json").write_text(json.dumps(report))
+    nothing = {"median": None, "ci95": None, "min": None, "n": 0}
+    change_report(path, "balance", compare, step_ms=nothing, compute_ms=None)
     content, _ = show(tmp_path, run_link("run"))
     assert "Inconclusive" in text_of(content)
     assert not re.search(r"\b(nan|NaN|None)\b", text_of(content))
+
+
+def change_report(path: Path, arm: str, compare: dict[str, Any] | None = None, **values: Any) -> None:
+    report = json.loads((path / "report.json").read_text())
+    report["arms"][arm] |= values
+    if compare:
+        report["compare"][arm] |= compare
+    (path / "report.json").write_text(json.dumps(report))
+
+
+def test_a_fast_wrong_arm_gets_no_speedup(tmp_path: Path, rundirs: ModuleType) -> None:
+    path = rundirs.write_run(tmp_path, "run")
+    change_report(path, "balance", {"verdict": "wrong", "loss_parity": {"max_rel": 0.01, "bit_exact": False}})
+    content, _ = show(tmp_path, run_link("run"))
+    assert by_id(content, "figure-speedup").children == "–"
+    assert "above 1.0×10⁻⁵" in text_of(content)
+    listed, _ = show(tmp_path, "/")
+    assert by_id(listed, "runs").rowData[0]["speedup"] is None
+
+
+def test_a_split_that_cannot_be_trusted_is_not_shown(tmp_path: Path, rundirs: ModuleType) -> None:
+    path = rundirs.write_run(tmp_path, "run")
+    change_report(path, "balance", straggler_pct=None, exposed_comm_ms=None, exposed_total_ms=31.0)
+    content, _ = show(tmp_path, run_link("run"))
+    assert by_id(content, "figure-exposed-total-ms").children == "31.0\u00a0ms"
+    assert not any(getattr(item, "id", None) == "figure-straggler-pct" for item in walk(content))
+    assert "In balance, waiting could not be told from transfer" in text_of(content)
+    heat = exhibit_of(RunStore(tmp_path), {"run": "run", "exhibit": "rank-steps", "choices": {"arm": "balance"}})
+    assert heat is not None
+    assert "straggler" not in dict(heat.options["measure"])
+
+
+def test_a_change_is_signed_and_so_is_its_interval(tmp_path: Path, rundirs: ModuleType) -> None:
+    path = rundirs.write_run(tmp_path, "run")
+    change_report(path, "balance", {"bubble_reduction_pct": {"value": 21.0, "ci95": [-3.0, 27.0]}})
+    content, _ = show(tmp_path, run_link("run"))
+    assert "−21.0\u00a0%, 95\u00a0% CI −27.0\u00a0% to 3.0\u00a0%" in text_of(content)
 
 
 @pytest.mark.parametrize("which", ["died", "raw"])
