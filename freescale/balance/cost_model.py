@@ -1,8 +1,8 @@
 """What a sample costs, learned from how long ranks take: a*L^2 + b*L + c*candidates + d, never negative.
 
 Every rank fits the same gathered numbers and so has the same model. A rank's time is the sum over its samples, so
-sums are all that has to be gathered. Balanced steps say little about how the terms divide (all ranks look alike), so
-a refit leans towards the coefficients it had: directions that the recent steps inform move, the others stay.
+sums are all that has to be gathered. Balancing does not starve the fit: ranks of equal predicted cost still have
+different mixes of long and short samples, and their times show whether the mix was priced right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from freescale.errors import FreeScaleError
 
 _EXPLAINING_R2 = 0.5
 _ACCURATE_ERROR = 0.1
-_LEAN = 0.05
 _OUTLIER = 5.0
 _MAD_TO_SIGMA = 1.4826
 
@@ -105,7 +104,7 @@ class CostModel:
     def refit(self) -> Fit | None:
         """Fit the window, if it is large enough; returns the fit in use."""
         if len(self._busy_ms) >= self._least:
-            self.fit = _fit(np.array(self._work), np.array(self._busy_ms), self.fit)
+            self.fit = _fit(np.array(self._work), np.array(self._busy_ms))
         return self.fit
 
 
@@ -120,13 +119,12 @@ def _terms(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.column_stack([rows[:, 0] ** 2, rows, np.ones(len(rows))])
 
 
-def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64], before: Fit | None) -> Fit:
-    coefficients = _solve(work, busy_ms, before)
-    residual = np.abs(busy_ms - _predict(work, coefficients))
+def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> Fit:
+    residual = np.abs(busy_ms - _predict(work, _solve(work, busy_ms)))
     # Once more without the steps that something else disturbed.
     usual = residual <= _OUTLIER * max(_MAD_TO_SIGMA * float(np.median(residual)), 1e-9 * float(busy_ms.max()))
     work, busy_ms = work[usual], busy_ms[usual]
-    coefficients = _solve(work, busy_ms, before)
+    coefficients = _solve(work, busy_ms)
     residual = busy_ms - _predict(work, coefficients)
     spread = float(((busy_ms - busy_ms.mean()) ** 2).sum())
     return Fit(
@@ -138,23 +136,14 @@ def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64], before: Fit | 
     )
 
 
-def _solve(work: NDArray[np.float64], busy_ms: NDArray[np.float64], before: Fit | None) -> NDArray[np.float64]:
-    """Non-negative coefficients of the work columns and a constant."""
+def _solve(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Non-negative coefficients of the work columns and a constant, the columns scaled to the same size."""
     columns = np.column_stack([work, np.ones(len(work))])
-    known = None if before is None else np.append(before.per_unit, before.per_step_ms)
-    if np.ptp(work[:, -1]) == 0:  # equally many samples everywhere: a constant would only repeat their column
-        columns[:, -1] = 0.0
-        if known is not None:
-            known[-1] = 0.0
+    if np.ptp(work[:, -1]) == 0:
+        columns[:, -1] = 0.0  # equally many samples everywhere: a constant would only repeat their column
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
-    target = busy_ms
-    equations = columns / scale
-    if known is not None:
-        lean = np.sqrt(_LEAN)
-        equations = np.vstack([equations, lean * np.eye(scale.size)])
-        target = np.concatenate([target, lean * known * scale])
-    solution, _ = nnls(equations, target)
+    solution, _ = nnls(columns / scale, busy_ms)
     return np.asarray(solution / scale, dtype=np.float64)
 
 
