@@ -10,6 +10,9 @@ from freescale.balance.autotune import AutoTune
 from freescale.balance.labels import keep_home, moved_bytes
 from freescale.balance.policies import rounds, variable, zigzag
 from freescale.errors import FreeScaleError
+from workloads.flops import flops
+from workloads.lengths import named
+from workloads.registry import preset
 
 some_costs = st.lists(st.floats(0, 1e12), max_size=60).map(lambda values: np.array(values, dtype=np.float64))
 few_costs = st.lists(st.integers(1, 40), min_size=1, max_size=9).map(lambda values: np.array(values, dtype=np.float64))
@@ -70,6 +73,15 @@ def test_variable_is_within_four_thirds_of_the_best_of_all(costs: np.ndarray, wo
     choices = itertools.product(range(world_size), repeat=costs.size)
     best = min(loads(costs, np.array(choice), world_size).max() for choice in choices)
     assert loads(costs, variable(costs, world_size), world_size).max() <= 4 / 3 * best + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounds_balances_256_ranks_to_a_thousandth_of_what_is_possible(seed: int) -> None:
+    history = named("kuairand-1k").limited(cap=8_192).sample(np.random.default_rng(seed), 256 * 32)
+    costs = flops(np.column_stack([history, np.full_like(history, 10)]), preset("hstu-long"))
+    bound = max(costs.sum() / 256, costs.max())
+    assert loads(costs, rounds(costs, 256), 256).max() <= 1.001 * bound
+    assert loads(costs, zigzag(costs, 256), 256).max() > 1.001 * bound
 
 
 def one_by_one(costs: np.ndarray, speed: np.ndarray) -> np.ndarray:
