@@ -118,6 +118,9 @@ def _register(app: Dash, store: RunStore) -> None:
         Input("flip", "n_clicks"),
         State("mode", "data"),
     )
+    app.clientside_callback(
+        client("search"), Output("runs-found", "children"), Input("runs-search", "value"), prevent_initial_call=True
+    )
     app.clientside_callback(client("title"), Output("titled", "children"), Input("title", "data"))
     app.clientside_callback(
         client("draw"),
@@ -141,13 +144,16 @@ def _register(app: Dash, store: RunStore) -> None:
 
     @app.callback(
         Output(part("figure-data", MATCH), "data"),
+        Output(part("note", MATCH), "children"),
         Output(part("source", MATCH), "children"),
         Input(part("choices", MATCH), "data"),
         prevent_initial_call=True,
     )
     def _redraw(state: dict[str, Any]) -> Any:
         exhibit = exhibit_of(store, state)
-        return (exhibit.figure.to_plotly_json(), exhibit.source) if exhibit else (no_update, no_update)
+        if exhibit is None:
+            return no_update, no_update, no_update
+        return exhibit.figure.to_plotly_json(), exhibit.note, exhibit.source
 
     @app.callback(
         Output(part("table", MATCH), "children"),

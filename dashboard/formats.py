@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
@@ -74,6 +75,11 @@ def interval(estimate: Any) -> tuple[float, float] | None:
     if isinstance(bounds, (list, tuple)) and len(bounds) == 2 and all(exists(bound) for bound in bounds):
         return float(bounds[0]), float(bounds[1])
     return None
+
+
+def unbroken(sentence: str) -> str:
+    """A sentence in which no line ends between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|ms|µs|CI|GB|MB)\b|%)", "\u00a0", sentence).replace("% CI", "%\u00a0CI")
 
 
 def span(estimate: Any, write: Callable[[Any], str] = number) -> str:

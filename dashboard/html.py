@@ -119,7 +119,10 @@ def _card(variants: Variants) -> Any:
                 [tags.H2(first.title), tags.Div(controls, className="controls") if controls else None],
                 className="card-head",
             ),
-            tags.P(first.note, className="note"),
+            *(
+                tags.P(exhibit.note, className="note", hidden=exhibit is not first, **_data(variant=name))
+                for name, exhibit in variants.items()
+            ),
             tables.legend(first.legend),
             tags.Div(
                 className="chart",
@@ -127,7 +130,7 @@ def _card(variants: Variants) -> Any:
                 role="img",
                 **_data(figure=first.key),
             ),
-            *(_behind(name, exhibit, shown=exhibit is first) for name, exhibit in variants.items()),
+            *(_behind(name, exhibit, exhibit is not first) for name, exhibit in variants.items()),
         ],
         className=tables.card_class(first),
         id=first.key,
@@ -135,14 +138,14 @@ def _card(variants: Variants) -> Any:
     )
 
 
-def _behind(name: str, exhibit: Exhibit, *, shown: bool) -> Any:
+def _behind(name: str, exhibit: Exhibit, hidden: bool) -> Any:
     """Source line and table of one variant; the script shows the ones of the variant on display."""
     return tags.Div(
         [
             tags.P(exhibit.source, className="source"),
             tags.Details([tags.Summary("Table"), tables.plain_table(exhibit.table, TABLE_ROWS)]),
         ],
-        hidden=not shown,
+        hidden=hidden,
         **_data(variant=name),
     )
 

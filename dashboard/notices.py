@@ -60,7 +60,6 @@ def facts(run: Run) -> list[tuple[str, str]]:
     workload = mapping(manifest.get("workload"))
     command, gpus = manifest.get("command"), machine.get("gpus")
     backend, device = manifest.get("backend") or "an unknown backend", manifest.get("device") or "an unknown device"
-    settings = ", ".join(f"{key} {value}" for key, value in workload.items() if isinstance(value, (str, int, float)))
     cores, memory = machine.get("cores"), machine.get("memory_bytes")
     hardware = joined(
         machine.get("host"),
@@ -72,7 +71,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Provenance", f"{run.provenance}: {theme.PROVENANCE.get(run.provenance, 'not stated in the manifest')}"),
         ("Command", shlex.join(map(str, command)) if isinstance(command, list) else None),
         ("Started", manifest.get("created_utc")),
-        ("Workload", settings or run.workload),
+        ("Workload", _spelled(workload) if workload else run.workload),
         ("Ranks", f"{formats.count(run.world_size)} over {backend} on {device}"),
         ("Design", _design(manifest)),
         ("Seed", manifest.get("seed")),
@@ -83,6 +82,17 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Run directory", run.name),
     ]
     return [(term, str(value)) for term, value in pairs if value not in (None, "")]
+
+
+def _spelled(values: dict[str, Any]) -> str:
+    """Nested settings on one line: preset x, model (layers 2, heads 2)."""
+    parts = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            parts.append(f"{key} ({_spelled(value)})")
+        elif value is not None:
+            parts.append(f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return ", ".join(parts)
 
 
 def measured_so_far(run: Run) -> str:

@@ -15,6 +15,7 @@ from dashboard import formats, theme
 from dashboard.data import UNKNOWN, Run
 
 Component = Any
+LONG_HEADLINE = 80  # characters; a sentence longer than this is set smaller
 ARM_COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("Arm", "", False),
     ("Step time", "median, 95 % CI", True),
@@ -69,7 +70,9 @@ def hero(run: Run, arm: str | None) -> Component:
                 className="verdict-line",
             )
         )
-    children.append(html.H1(headline(run), className="headline", id="headline"))
+    words = headline(run)
+    size = "headline long" if len(words) > LONG_HEADLINE else "headline"
+    children.append(html.H1(formats.unbroken(words), className=size, id="headline"))
     if run.warnings:
         plural = "s" if len(run.warnings) > 1 else ""
         children.append(

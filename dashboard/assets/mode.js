@@ -23,6 +23,12 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       return same ? window.dash_clientside.no_update : { ...state, choices };
     },
 
+    search: (text) => {
+      const grid = dash_ag_grid.getApi("runs");
+      grid.setGridOption("quickFilterText", text || "");
+      return text ? `${grid.getDisplayedRowCount()} found` : "";
+    },
+
     title: (title) => { document.title = title; return window.dash_clientside.no_update; },
   },
 });

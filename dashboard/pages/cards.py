@@ -46,7 +46,7 @@ def card(run: str, exhibit: Exhibit) -> Any:
             html.Div(
                 [html.H2(exhibit.title), html.Div([*controls, button], className="controls")], className="card-head"
             ),
-            html.P(exhibit.note, className="note"),
+            html.P(exhibit.note, id=part("note", key), className="note"),
             tables.legend(exhibit.legend),
             dcc.Graph(
                 id=part("graph", key),

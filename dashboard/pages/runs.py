@@ -22,7 +22,13 @@ def layout(store: RunStore) -> Any:
     if not runs:
         return no_runs(str(store.root))
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''} in "
-    search = dcc.Input(id="runs-search", type="search", placeholder="Filter runs", className="search", debounce=False)
+    search = html.Div(
+        [
+            html.Span(id="runs-found", className="muted"),
+            dcc.Input(id="runs-search", type="search", placeholder="Filter runs", className="search"),
+        ],
+        className="search-box",
+    )
     title = html.Div([html.H1("Runs"), html.P([count, html.Code(str(store.root))], className="muted")])
     return [html.Div([title, search], className="page-head"), _grid([_row(run) for run in runs])]
 

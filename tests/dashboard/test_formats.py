@@ -48,6 +48,12 @@ def test_bytes_take_the_unit_that_fits() -> None:
     assert formats.size_bytes(8 << 30) == f"8.0{NB}GiB"
 
 
+def test_a_line_never_ends_between_a_number_and_its_unit() -> None:
+    sentence = "1.04× (95 % CI 0.44–2.49, 3 blocks); bubbles fall from 34 % to 28 % of 570 ms"
+    kept = formats.unbroken(sentence)
+    assert kept == f"1.04× (95{NB}%{NB}CI 0.44–2.49, 3 blocks); bubbles fall from 34{NB}% to 28{NB}% of 570{NB}ms"
+
+
 @given(st.floats(min_value=1e-3, max_value=1e9))
 def test_no_number_is_off_by_more_than_half_a_per_cent(value: float) -> None:
     written = formats.number(value).replace(",", "")
