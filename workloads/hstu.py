@@ -13,13 +13,11 @@ where a sample ends. There is no dropout, so that a run repeats exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
-from workloads.hstu_attention import TIME_BUCKETS, pointwise_attention
+from workloads.hstu_attention import TIME_BUCKETS, JaggedLayout, pointwise_attention
 
 
 class HSTULayer(nn.Module):
@@ -40,8 +38,8 @@ class HSTULayer(nn.Module):
         self.position_bias = nn.Parameter(torch.empty(longest + 1).normal_(std=0.02))
         self.time_bias = nn.Parameter(torch.empty(TIME_BUCKETS).normal_(std=0.02))
 
-    def forward(self, tokens: Tensor, time: Tensor, lengths: Sequence[tuple[int, int]]) -> Tensor:
-        """tokens [T, dim], time int64[T] and lengths as in `pointwise_attention`."""
+    def forward(self, tokens: Tensor, layout: JaggedLayout) -> Tensor:
+        """tokens [T, dim], packed as `layout` says."""
         value_width, qk_width = self.heads * self.value_dim, self.heads * self.qk_dim
         projected = silu(self.to_uvqk(self.norm(tokens)))
         gate, value, query, key = projected.split([value_width, value_width, qk_width, qk_width], dim=1)
@@ -51,8 +49,7 @@ class HSTULayer(nn.Module):
             value.unflatten(1, (self.heads, self.value_dim)),
             self.position_bias,
             self.time_bias,
-            time,
-            lengths,
+            layout,
         )
         gated = layer_norm(attended.flatten(1), [value_width]) * gate
         return tokens + self.to_token(gated)

@@ -16,6 +16,7 @@ the next event, never to the other candidates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -35,35 +36,54 @@ _FIRST_BUCKET = 2 * 127  # exponent and first mantissa bit of 1.0 as an fp32 num
 _MASKED = -3e4  # silu and its derivative are exactly 0 there, and even fp16 holds it: masking is one more bias
 
 
+@dataclass(frozen=True)
+class JaggedLayout:
+    """Where samples lie among T packed tokens, each its history followed by its candidates; the same in every layer.
+
+    Attributes:
+        lengths: (history, candidates) of each sample.
+        elapsed: int32[T], seconds since the sample's first token, everything after 68 years as one.
+        candidate_rows: int64[C], the packed rows of the candidates.
+    """
+
+    lengths: tuple[tuple[int, int], ...]
+    elapsed: Tensor
+    candidate_rows: Tensor
+
+    @classmethod
+    def of(cls, lengths: Tensor, time: Tensor) -> JaggedLayout:
+        """From int64[B, 2] lengths and int64[T] seconds, ascending within a history and no later than its candidates.
+
+        Waits for the device, once: the samples are walked on the host.
+        """
+        rows = lengths.sum(1)
+        ends = rows.cumsum(0)
+        candidates = lengths[:, 1]
+        first = time.index_select(0, (ends - rows).repeat_interleave(rows))
+        elapsed = (time - first).clamp_max(2**31 - 2).to(torch.int32)
+        pairs = tuple((history, shown) for history, shown in lengths.tolist())
+        return cls(pairs, elapsed, ragged_tensor(ends - candidates, candidates))
+
+
 def pointwise_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position_bias: Tensor,
-    time_bias: Tensor,
-    time: Tensor,
-    lengths: Sequence[tuple[int, int]],
+    query: Tensor, key: Tensor, value: Tensor, position_bias: Tensor, time_bias: Tensor, layout: JaggedLayout
 ) -> Tensor:
     """Attention output of every packed token.
 
     Args:
-        query, key: [T, heads, qk_dim], each sample's history followed by its candidates.
+        query, key: [T, heads, qk_dim].
         value: [T, heads, value_dim].
         position_bias: [N + 1], for distances 0 to N, shared by the heads; N, the longest history, also divides the sum.
         time_bias: [TIME_BUCKETS], shared by the heads.
-        time: int64[T], seconds, ascending within a history and never later than the sample's candidates. Counted from
-            the history's first event, with everything after 68 years as one.
-        lengths: (history, candidates) of each sample, adding up to T; no history longer than N.
+        layout: no history longer than N.
 
     Returns:
         [T, heads, value_dim]. Differentiable once, in query, key, value and both biases; a batch without samples gives
         gradients of zeros.
     """
     query, key, value = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
-    over_history = cast(
-        Tensor, _HistoryAttention.apply(query, key, value, position_bias, time_bias, _elapsed(time, lengths), lengths)
-    )
-    rows = _candidate_rows(lengths, query.device)
+    over_history = cast(Tensor, _HistoryAttention.apply(query, key, value, position_bias, time_bias, layout))
+    rows = layout.candidate_rows
     own_score = (query.index_select(1, rows) * key.index_select(1, rows)).sum(-1, keepdim=True)
     own = silu(own_score + (position_bias[0] + time_bias[0])) * value.index_select(1, rows)
     return (over_history.index_add(1, rows, own) / (position_bias.numel() - 1)).transpose(0, 1)
@@ -80,14 +100,13 @@ class _HistoryAttention(torch.autograd.Function):
         value: Tensor,
         position_bias: Tensor,
         time_bias: Tensor,
-        elapsed: Tensor,
-        lengths: Sequence[tuple[int, int]],
+        layout: JaggedLayout,
     ) -> Tensor:
-        ctx.save_for_backward(query, key, value, position_bias, time_bias, elapsed)
-        ctx.lengths = lengths
-        bias = _Bias(position_bias, time_bias, elapsed)
+        ctx.save_for_backward(query, key, value, position_bias, time_bias)
+        ctx.layout = layout
+        bias = _Bias(position_bias, time_bias, layout.elapsed)
         out = torch.zeros_like(value)
-        for block in _blocks(lengths):
+        for block in _blocks(layout.lengths):
             keys = key[:, block.keys]
             score = _scores(query[:, block.rows], keys, bias.of(block))
             out[:, block.rows] = torch.bmm(silu(score, inplace=True), value[:, block.keys])
@@ -96,11 +115,11 @@ class _HistoryAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, position_bias, time_bias, elapsed = ctx.saved_tensors
-        bias = _Bias(position_bias, time_bias, elapsed)
+        query, key, value, position_bias, time_bias = ctx.saved_tensors
+        bias = _Bias(position_bias, time_bias, ctx.layout.elapsed)
         grad = grad.contiguous()
         query_grad, key_grad, value_grad = (torch.zeros_like(tensor) for tensor in (query, key, value))
-        for block in _blocks(ctx.lengths):
+        for block in _blocks(ctx.layout.lengths):
             queries, keys, values, out_grad = (
                 query[:, block.rows],
                 key[:, block.keys],
@@ -114,7 +133,7 @@ class _HistoryAttention(torch.autograd.Function):
             key_grad[:, block.keys].baddbmm_(score_grad.transpose(1, 2), queries)
             query_grad[:, block.rows] = torch.bmm(score_grad, keys)
             bias.add_gradient(block, score_grad.sum(0))
-        return query_grad, key_grad, value_grad, *bias.gradients(), None, None
+        return query_grad, key_grad, value_grad, *bias.gradients(), None
 
 
 class _Block:
@@ -205,18 +224,3 @@ class _Bias:
         """
         apart = (self._elapsed[block.rows] + 1)[:, None] - self._elapsed[block.keys]
         return apart.clamp_min_(1).to(torch.float32).view(torch.int32).bitwise_right_shift_(22).view(-1)
-
-
-def _elapsed(time: Tensor, lengths: Sequence[tuple[int, int]]) -> Tensor:
-    """int32[T], seconds since the first row of the same sample."""
-    rows = torch.tensor([history + candidates for history, candidates in lengths], dtype=torch.int64)
-    rows = rows.to(time.device)
-    first = (rows.cumsum(0) - rows).repeat_interleave(rows)
-    return (time - time.index_select(0, first)).clamp_max(2**31 - 2).to(torch.int32)
-
-
-def _candidate_rows(lengths: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
-    """int64[C], packed rows of all candidates."""
-    pairs = torch.tensor(lengths, dtype=torch.int64).view(-1, 2).to(device)
-    candidates = pairs[:, 1]
-    return ragged_tensor(pairs.sum(1).cumsum(0) - candidates, candidates)

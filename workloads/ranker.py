@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from workloads.batch import CANDIDATE_PREFIX, CANDIDATES, HISTORY, JaggedBatch, offsets
 from workloads.hstu import HSTULayer
+from workloads.hstu_attention import JaggedLayout
 from workloads.ragged import ragged_tensor
 
 
@@ -73,15 +74,15 @@ class SequenceRanker(nn.Module):
         A batch without samples gives no logits, connected to every parameter, so that its rank takes part in the
         gradient exchange.
         """
-        order, candidate_rows = _packing(batch.lengths)
+        order = _packing(batch.lengths)
         history = torch.cat([embedded[name] for name, _ in self.shape.features], dim=1)
         candidates = torch.cat([self._candidate(name, embedded, batch) for name, _ in self.shape.features], dim=1)
         tokens = self.join(torch.cat([history, candidates]).index_select(0, order))
         time = torch.cat([batch.history_time, batch.candidate_time])[order]
-        lengths = [(history, candidates) for history, candidates in batch.lengths.tolist()]
+        layout = JaggedLayout.of(batch.lengths, time)
         for layer in self.layers:
-            tokens = layer(tokens, time, lengths)
-        return self.score(tokens.index_select(0, candidate_rows)).squeeze(1)
+            tokens = layer(tokens, layout)
+        return self.score(tokens.index_select(0, layout.candidate_rows)).squeeze(1)
 
     def _candidate(self, name: str, embedded: Mapping[str, Tensor], batch: JaggedBatch) -> Tensor:
         if name in self.absent:
@@ -113,15 +114,11 @@ class LocalRanker(nn.Module):
         return logits
 
 
-def _packing(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each packed row comes from in (all histories, all candidates), and the packed rows of the candidates.
-
-    Packed order: each sample's history, then its candidates.
-    """
+def _packing(lengths: Tensor) -> Tensor:
+    """int64[T], where each packed row (a sample's history, then its candidates) lies in all histories and candidates."""
     history, candidates = lengths[:, HISTORY], lengths[:, CANDIDATES]
     first = offsets(history + candidates)[:-1]
-    history_rows = ragged_tensor(first, history)
-    candidate_rows = ragged_tensor(first + history, candidates)
-    order = torch.empty(history_rows.numel() + candidate_rows.numel(), dtype=torch.int64, device=lengths.device)
-    order[torch.cat([history_rows, candidate_rows])] = torch.arange(order.numel(), device=lengths.device)
-    return order, candidate_rows
+    packed = torch.cat([ragged_tensor(first, history), ragged_tensor(first + history, candidates)])
+    order = torch.empty_like(packed)
+    order[packed] = torch.arange(packed.numel(), device=packed.device)
+    return order

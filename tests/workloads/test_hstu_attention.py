@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from workloads import hstu_attention
-from workloads.hstu_attention import TIME_BUCKETS, pointwise_attention
+from workloads.hstu_attention import TIME_BUCKETS, JaggedLayout, pointwise_attention
 
 LONGEST = 400
 Lengths = Sequence[tuple[int, int]]
@@ -42,6 +42,13 @@ def inputs(
         draw(TIME_BUCKETS),
         torch.cat(times),
     )
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, position: Tensor, time_table: Tensor, time: Tensor, lengths: Lengths
+) -> Tensor:
+    layout = JaggedLayout.of(torch.tensor(lengths, dtype=torch.int64).view(-1, 2), time)
+    return pointwise_attention(query, key, value, position, time_table, layout)
 
 
 def bucket(elapsed: int) -> int:
@@ -80,9 +87,7 @@ def gradients(attention: object, arguments: tuple[Tensor, ...], lengths: Lengths
 
 def test_output_and_all_gradients_equal_the_dense_formula() -> None:
     arguments = inputs(JAGGED)
-    for ours, reference in zip(
-        gradients(pointwise_attention, arguments, JAGGED), gradients(dense, arguments, JAGGED), strict=True
-    ):
+    for ours, reference in zip(gradients(attend, arguments, JAGGED), gradients(dense, arguments, JAGGED), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
 
 
@@ -99,7 +104,7 @@ def test_any_jagged_batch_and_block_size_equals_the_dense_formula(
     arguments = inputs(lengths, seed, heads=heads)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hstu_attention, "BLOCK", block)
-        ours = gradients(pointwise_attention, arguments, lengths)
+        ours = gradients(attend, arguments, lengths)
     for mine, reference in zip(ours, gradients(dense, arguments, lengths), strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-10, atol=1e-10)
 
@@ -108,19 +113,17 @@ def test_gradcheck() -> None:
     lengths = [(4, 2), (0, 1), (3, 0)]
     query, key, value, position, time_table, time = inputs(lengths)
     assert torch.autograd.gradcheck(
-        lambda *tensors: pointwise_attention(*tensors, time, lengths), (query, key, value, position, time_table)
+        lambda *tensors: attend(*tensors, time, lengths), (query, key, value, position, time_table)
     )
 
 
 def test_a_sample_does_not_depend_on_its_company() -> None:
     arguments = inputs(JAGGED)
-    together = pointwise_attention(*arguments, JAGGED)
+    together = attend(*arguments, JAGGED)
     first = 0
     for sample in JAGGED:
         rows = slice(first, first + sum(sample))
-        alone = pointwise_attention(
-            *(tensor[rows] for tensor in arguments[:3]), *arguments[3:5], arguments[5][rows], [sample]
-        )
+        alone = attend(*(tensor[rows] for tensor in arguments[:3]), *arguments[3:5], arguments[5][rows], [sample])
         torch.testing.assert_close(alone, together[rows], rtol=0, atol=1e-12)
         first = rows.stop
 
@@ -128,24 +131,24 @@ def test_a_sample_does_not_depend_on_its_company() -> None:
 def test_an_event_does_not_know_what_comes_after_it() -> None:
     lengths = [(200, 3)]
     query, key, value, position, time_table, time = inputs(lengths)
-    whole = pointwise_attention(query, key, value, position, time_table, time, lengths)
-    start = pointwise_attention(query[:90], key[:90], value[:90], position, time_table, time[:90], [(90, 0)])
+    whole = attend(query, key, value, position, time_table, time, lengths)
+    start = attend(query[:90], key[:90], value[:90], position, time_table, time[:90], [(90, 0)])
     torch.testing.assert_close(whole[:90], start, rtol=0, atol=1e-12)
 
 
 def test_candidates_do_not_see_each_other() -> None:
     lengths = [(50, 3)]
     query, key, value, position, time_table, time = inputs(lengths)
-    whole = pointwise_attention(query, key, value, position, time_table, time, lengths)
+    whole = attend(query, key, value, position, time_table, time, lengths)
     kept = torch.tensor([*range(50), 52])  # the third candidate alone
-    alone = pointwise_attention(query[kept], key[kept], value[kept], position, time_table, time[kept], [(50, 1)])
+    alone = attend(query[kept], key[kept], value[kept], position, time_table, time[kept], [(50, 1)])
     torch.testing.assert_close(whole[kept], alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("lengths", [[], [(0, 0)], [(0, 0), (0, 0)]])
 def test_a_batch_without_tokens_gives_gradients_of_zeros(lengths: Lengths) -> None:
     arguments = inputs(lengths)
-    out, *grads = gradients(pointwise_attention, arguments, lengths)
+    out, *grads = gradients(attend, arguments, lengths)
     assert out.shape == (0, 2, 4)
     for grad, argument in zip(grads, arguments, strict=False):
         assert torch.equal(grad, torch.zeros_like(argument))
@@ -157,8 +160,8 @@ def test_narrow_dtypes_stay_close_to_double_precision(dtype: torch.dtype, tolera
     wide = tuple(tensor.detach().double().requires_grad_() for tensor in narrow[:5]) + narrow[5:]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = gradients(pointwise_attention, narrow, JAGGED)
-    for mine, exact in zip(ours, gradients(pointwise_attention, wide, JAGGED), strict=True):
+        ours = gradients(attend, narrow, JAGGED)
+    for mine, exact in zip(ours, gradients(attend, wide, JAGGED), strict=True):
         assert mine.dtype == dtype
         assert (mine.double() - exact).norm() <= tolerance * exact.norm()
 
@@ -171,7 +174,7 @@ def test_time_buckets_are_half_octaves_up_to_68_years() -> None:
         zero, one = torch.zeros(2, 1, 1, dtype=torch.float64), torch.ones(2, 1, 1, dtype=torch.float64)
         value = one.clone()
         value[1] = 0
-        out = pointwise_attention(
+        out = attend(
             zero, zero, value, torch.zeros(2, dtype=torch.float64), time_table, torch.tensor([0, elapsed]), [(1, 1)]
         )
         assert out[1].item() == pytest.approx(torch.nn.functional.silu(time_table[bucket(elapsed)]).item())
@@ -182,7 +185,7 @@ def test_elapsed_times_beyond_68_years_count_as_68_years() -> None:
     lengths = [(2, 1)]
     query, key, value, position, time_table, _ = inputs(lengths)
     far, farther = (
-        pointwise_attention(query, key, value, position, time_table, torch.tensor([0, 2**31 - 2, last]), lengths)
+        attend(query, key, value, position, time_table, torch.tensor([0, 2**31 - 2, last]), lengths)
         for last in (2**31 - 2, 2**40)
     )
     assert torch.equal(far, farther)

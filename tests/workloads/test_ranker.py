@@ -47,6 +47,16 @@ def test_every_parameter_and_feature_matters(ranker64: LocalRanker, jagged: Jagg
         assert parameter.grad.any(), name
 
 
+def test_bfloat16_stays_close_to_double_precision(ranker64: LocalRanker, jagged: JaggedBatch) -> None:
+    exact = ranker64(jagged)
+    narrow = ranker64.to(torch.bfloat16)
+    logits = narrow(jagged)
+    bce_sum(logits, jagged.labels, jagged.weights).backward()
+    assert logits.dtype == torch.bfloat16
+    assert (logits.double() - exact).abs().max() < 0.02
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in narrow.parameters())
+
+
 def test_the_local_model_is_the_dense_one_on_rows_of_its_tables(ranker64: LocalRanker, jagged: JaggedBatch) -> None:
     weights = {name: table.weight for name, table in ranker64.embeddings.items()}
     rows = {name: weights[name.removeprefix(CANDIDATE_PREFIX)][ids] for name, ids in jagged.ids().items()}
