@@ -115,7 +115,7 @@ class LocalRanker(nn.Module):
 
 
 def _packing(lengths: Tensor) -> Tensor:
-    """int64[T], where each packed row (a sample's history, then its candidates) lies in all histories and candidates."""
+    """int64[T], where each packed row (each history, then its candidates) lies in all histories and all candidates."""
     history, candidates = lengths[:, HISTORY], lengths[:, CANDIDATES]
     first = offsets(history + candidates)[:-1]
     packed = torch.cat([ragged_tensor(first, history), ragged_tensor(first + history, candidates)])
