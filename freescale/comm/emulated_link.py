@@ -96,7 +96,7 @@ class EmulatedLink:
                 self._sleep_s((end_ns - now_ns) * 1e-9)
             self._ports.close(call)
 
-        return handle.then(sleep_until_delivered, self.engine)
+        return handle.then(sleep_until_delivered, self.engine, lambda: self._ports.end_ns(call) <= self._ports.now_ns())
 
 
 @dataclass

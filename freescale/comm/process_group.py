@@ -22,7 +22,7 @@ class ProcessGroupTransport:
         self.group = group
         self.rank = dist.get_rank(process_group)
         self.world_size = dist.get_world_size(process_group)
-        self.engine = dist.get_backend(process_group)
+        self.engine = str(dist.get_backend(process_group))
         self.process_group = process_group
         self._seq = 0
 
@@ -37,7 +37,7 @@ class ProcessGroupTransport:
             work = dist.all_to_all_single(
                 received, send, list(recv_splits), list(send_splits), group=self.process_group, async_op=True
             )
-        return Handle("all_to_all", self.group, seq, away, self.engine, received, work.wait)
+        return Handle("all_to_all", self.group, seq, away, self.engine, received, work.wait, poll=work.is_completed)
 
     def all_gather(self, send: Tensor) -> Handle:
         """See `Transport.all_gather`."""
@@ -47,7 +47,7 @@ class ProcessGroupTransport:
         seq = self._next_seq()
         with issue_range("all_gather", self.group, seq, away):
             work = dist.all_gather(list(gathered.unbind(0)), send, group=self.process_group, async_op=True)
-        return Handle("all_gather", self.group, seq, away, self.engine, gathered, work.wait)
+        return Handle("all_gather", self.group, seq, away, self.engine, gathered, work.wait, poll=work.is_completed)
 
     def close(self) -> None:
         """See `Transport.close`."""

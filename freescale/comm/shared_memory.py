@@ -210,7 +210,17 @@ class SharedMemoryTransport:
                 except BaseException as error:
                     self._broken = self._broken or f"{type(error).__name__} in {op} {seq}"
                     raise
-        return Handle(op, self.group, seq, away, self.engine, result, lambda: self._complete(seq), issued_ns)
+        return Handle(
+            op,
+            self.group,
+            seq,
+            away,
+            self.engine,
+            result,
+            lambda: self._complete(seq),
+            issued_ns,
+            lambda: self._has_come(seq),
+        )
 
     def _place(self, incoming: list[int], dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, Segment | None]:
         """An empty result, in shared memory if a peer would land in it."""
@@ -324,6 +334,13 @@ class SharedMemoryTransport:
                 call = self._incoming[0]
                 peer = call.missing[0]
             self._sleep(ARRIVED, peer, begin, f"{call.op} {call.seq}", call.seq)
+
+    def _has_come(self, seq: int) -> bool:
+        with self._lock:
+            if self._completed <= seq:
+                self._raise_if_unusable()
+                self._receive()
+            return self._completed > seq
 
     def _receive(self) -> None:
         while self._incoming:

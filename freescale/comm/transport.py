@@ -39,13 +39,21 @@ class Handle:
         result: Tensor,
         block: Callable[[], object],
         issued_ns: int | None = None,
+        poll: Callable[[], bool] | None = None,
     ) -> None:
         self.op, self.group, self.seq = op, group, seq
         self.sent_bytes, self.engine = sent_bytes, engine
         self.issued_ns = time.perf_counter_ns() if issued_ns is None else issued_ns
         self.completed_ns: int | None = None
         self.waited_ns = 0
-        self._result, self._block = result, block
+        self._result, self._block, self._poll = result, block, poll
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once; looks, moves things along where it can, and never blocks.
+
+        A transport that cannot tell says False until it was waited for.
+        """
+        return self.completed_ns is not None or (self._poll is not None and self._poll())
 
     def wait(self) -> Tensor:
         """Block until the result is there, and return it. May be called again, at no cost."""
@@ -57,14 +65,27 @@ class Handle:
             self.waited_ns = self.completed_ns - begin_ns
         return self._result
 
-    def then(self, more: Callable[[], object], engine: str) -> Handle:
-        """The same collective, over only when `more` has returned too; wait for it instead of for this one."""
+    def then(self, more: Callable[[], object], engine: str, more_done: Callable[[], bool] = lambda: True) -> Handle:
+        """The same collective, over only when `more` has returned too; wait for it instead of for this one.
+
+        `more_done` says, once this collective is over, whether `more` would return at once.
+        """
 
         def block() -> None:
             self._block()
             more()
 
-        return Handle(self.op, self.group, self.seq, self.sent_bytes, engine, self._result, block, self.issued_ns)
+        return Handle(
+            self.op,
+            self.group,
+            self.seq,
+            self.sent_bytes,
+            engine,
+            self._result,
+            block,
+            self.issued_ns,
+            lambda: self.done() and more_done(),
+        )
 
 
 class Transport(Protocol):

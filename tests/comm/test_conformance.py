@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -18,6 +18,10 @@ LANES = ("urgent", "bulk", "data")
 TRANSPORTS = (
     "process_group",
     "shared_memory",
+    "host_staged",
+    "fake_device:host_staged",
+    "fake_device:copy_engine",
+    "fake_device:zero_cta",
     "emulated_link:process_group",
     "emulated_link:shared_memory",
 )
@@ -85,6 +89,7 @@ def test_any_script_of_calls_delivers_what_one_process_would_have(
         max_examples=25,
         deadline=None,
         database=None,
+        phases=[Phase.generate],  # a failure restarts the ranks, too slow to shrink by
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(scripts(world_size))
