@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import formats
+from dashboard.data import Run
 from dashboard.theme import Class
 
 
@@ -68,3 +69,13 @@ def fixed(digits: int) -> Callable[[Any], str]:
         return f"{value:,.{digits}f}".replace("-", "−") if formats.exists(value) else formats.MISSING
 
     return write
+
+
+def arm_options(arms: Sequence[str]) -> dict[str, Sequence[tuple[str, str]]]:
+    """A choice of arm, where there is more than one."""
+    return {"arm": [(arm, arm) for arm in arms]} if len(arms) > 1 else {}
+
+
+def source(run: Run, where: str) -> str:
+    """The line under a figure that says where its numbers come from."""
+    return f"{run.provenance} · {where}"

@@ -1,25 +1,18 @@
-"""The exhibits of a run, by key. A builder returns None when the run has no data for it: nothing is drawn empty.
-
-Settings come from the address bar or a control; one that the run does not know falls back to the default.
-"""
+"""Exhibits of the Overview: how fast each arm is, and where its time goes."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dashboard import formats, measures
 from dashboard.data import Run
-from dashboard.exhibit import Column, Exhibit, Table, fixed
+from dashboard.exhibit import Column, Exhibit, Table, arm_options, fixed, source
 from dashboard.figures import bubbles as bubble_figures
 from dashboard.figures import heatmap, steps
 from dashboard.figures.bubbles import UNIT_LABELS, Unit
 from dashboard.theme import CLASSES
-
-Builder = Callable[..., "Exhibit | None"]
 
 UNITS: list[tuple[str, str]] = [("ms", "ms"), ("pct", "%")]
 SUMMARY_ABOVE_CELLS = 600  # a rank × step table larger than this has each rank's summary only
@@ -60,7 +53,7 @@ def step_time(run: Run) -> Exhibit | None:
         "step-time",
         "Step time",
         f"Median over timed steps{whisker}; each dot is the median of one block.",
-        _source(run, "timed steps, no profiler"),
+        source(run, "timed steps, no profiler"),
         figure,
         Table(columns, rows),
         wide=False,
@@ -85,7 +78,7 @@ def paired_blocks(run: Run) -> Exhibit | None:
         "paired-blocks",
         "Block by block",
         "Every arm of a block ran the same batches from the same state: a line that falls is a faster arm.",
-        _source(run, "timed steps, no profiler"),
+        source(run, "timed steps, no profiler"),
         steps.paired_blocks(medians, arms),
         Table(columns, rows),
         wide=False,
@@ -108,7 +101,7 @@ def arm_split(run: Run, unit: str = "ms") -> Exhibit | None:
         "Where a step goes",
         "Each instant of a step has exactly one class; mean over ranks. Everything that is not compute is a bubble."
         + _not_split(run, list(arms)),
-        _source(run, "profiled steps: read the shares, take step times from above"),
+        source(run, "profiled steps: read the shares, take step times from above"),
         bubble_figures.per_arm(arms, chosen),
         Table(columns, rows),
         legend=CLASSES,
@@ -135,7 +128,7 @@ def rank_split(run: Run, unit: str = "ms", arm: str | None = None) -> Exhibit | 
         "Bubbles, rank by rank",
         "Straggler is waiting for a later rank; the rank that has none of it is the one the others wait for."
         + _not_split(run, list(by_arm)),
-        _source(run, "profiled steps"),
+        source(run, "profiled steps"),
         bubble_figures.per_rank(by_arm, _unit(unit)),
         Table(columns, rows),
         legend=CLASSES,
@@ -162,28 +155,12 @@ def rank_steps(run: Run, measure: str = "straggler", arm: str | None = None) -> 
         "rank-steps",
         "Rank × step",
         chosen.reading,
-        _source(run, f"{chosen.where}, arm {chosen_arm}"),
+        source(run, f"{chosen.where}, arm {chosen_arm}"),
         heatmap.rank_step(matrix, chosen),
         _matrix_table(matrix),
-        options={"measure": [(item.key, item.label) for item in possible], **_arm_options(run.arms)},
+        options={"measure": [(item.key, item.label) for item in possible], **arm_options(run.arms)},
         choices={"measure": chosen.key, "arm": chosen_arm},
     )
-
-
-BUILDERS: dict[str, Builder] = {
-    "step-time": step_time,
-    "paired-blocks": paired_blocks,
-    "arm-split": arm_split,
-    "rank-split": rank_split,
-    "rank-steps": rank_steps,
-}
-
-
-def build(key: str, run: Run, choices: Mapping[str, str | None]) -> Exhibit | None:
-    """The exhibit of that key with whichever of the choices it knows; None when the run has no data for it."""
-    builder = BUILDERS[key]
-    known = set(inspect.signature(builder).parameters) - {"run"}
-    return builder(run, **{name: value for name, value in choices.items() if name in known and value is not None})
 
 
 def _matrix_table(matrix: measures.Matrix) -> Table:
@@ -214,11 +191,6 @@ def _class_columns() -> list[Column]:
     ]
 
 
-def _arm_options(arms: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """A choice of arm, where there is more than one."""
-    return {"arm": [(arm, arm) for arm in arms]} if len(arms) > 1 else {}
-
-
 def _not_split(run: Run, arms: list[str]) -> str:
     """A sentence when waiting and transfer could not be told apart in some arm; "" when they could in all."""
     mixed = [arm for arm in arms if not run.is_split(arm)]
@@ -229,7 +201,3 @@ def _not_split(run: Run, arms: list[str]) -> str:
 
 def _unit(unit: str) -> Unit:
     return unit if unit in UNIT_LABELS else "ms"
-
-
-def _source(run: Run, where: str) -> str:
-    return f"{run.provenance} · {where}"
