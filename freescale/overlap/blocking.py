@@ -1,37 +1,62 @@
-"""The baseline schedule: every exchange blocks, nothing is prefetched, nothing is deferred."""
+"""The two baselines: every exchange blocks, or all but that of IDs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import torch
-from torch import Tensor
-
-from freescale.overlap.embedding import Lookup, ShardedEmbedding
+from freescale.overlap.contribution import Contribution
+from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
+from freescale.overlap.stages import Stages
 
 
-def blocking_step(
-    embedding: ShardedEmbedding,
-    dense_optimizer: torch.optim.Optimizer,
-    ids: Mapping[str, Tensor],
-    loss_of: Callable[[dict[str, Tensor]], Tensor],
-    after_forward: Callable[[], None] = lambda: None,
-) -> Lookup:
-    """One training step; returns which rows it used.
+class BlockingSchedule:
+    """IDs, rows and gradients are exchanged in turn, each waited for; see `Schedule`.
 
     Args:
-        ids: feature -> int64 IDs of this rank's batch.
-        loss_of: embedded features -> this rank's loss, scaled so that the *mean* over ranks is the global loss: that
-            is what DDP's averaging of dense gradients expects, and embedding gradients are averaged alike.
-        after_forward: called between forward and backward, a moment to move other exchanges along.
+        prefetch_ids: exchange the next batch's IDs while this one computes, as TorchRec's sparse-dist pipeline does
+            (`sdd`).
     """
-    lookup = embedding.distribute_ids(ids)
-    embedded = embedding.embed(lookup, embedding.fetch_rows(lookup).wait())
-    loss = loss_of(embedded)
-    after_forward()
-    dense_optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    returned = embedding.return_gradients(lookup).wait()
-    embedding.update(lookup, returned, scale=1 / embedding.transport.world_size)
-    dense_optimizer.step()
-    return lookup
+
+    def __init__(self, parts: Parts, *, prefetch_ids: bool = False) -> None:
+        self.parts, self.prefetch_ids = parts, prefetch_ids
+        self._prefetched: tuple[Ids, Stages[Lookup]] | None = None
+        self._window: list[Contribution] = []
+
+    def step(self, ids: Ids, next_ids: Ids | None, loss_of: LossOf, *, update: bool = True) -> Lookup:
+        """See `Schedule.step`."""
+        parts, embedding = self.parts, self.parts.embedding
+        lookup = self._take(ids).finish()
+        embedded = embedding.embed(lookup, fetch_all(parts, lookup))
+        if self.prefetch_ids and next_ids is not None:
+            self._prefetched = (next_ids, self._distribute(next_ids))
+        parts.compute(loss_of, embedded, new_window=not self._window, advance=self._advance)
+        returned = send_back_all(parts, lookup)
+        self._window.append(embedding.contribution(returned, lookup.served, lookup.serve_counts))
+        if update:
+            embedding.update(self._window, parts.scale, embedding.lr)
+            parts.dense_optimizer.step()
+            self._window = []
+        return lookup
+
+    def drain(self) -> None:
+        """Nothing is ever pending."""
+
+    def stop(self) -> None:
+        """See `Schedule.stop`."""
+        if self._prefetched:
+            self._prefetched[1].finish()
+        self._prefetched, self._window = None, []
+
+    def _take(self, ids: Ids) -> Stages[Lookup]:
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is None:
+            return self._distribute(ids)
+        check_announced(prefetched[0], ids)
+        return prefetched[1]
+
+    def _distribute(self, ids: Ids) -> Stages[Lookup]:
+        embedding = self.parts.embedding
+        return Stages(distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids))
+
+    def _advance(self) -> None:
+        if self._prefetched:
+            self._prefetched[1].advance()

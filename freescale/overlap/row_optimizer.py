@@ -16,7 +16,7 @@ class RowOptimizer:
     """`sgd`, `adagrad` (row-wise: one accumulator per row, Gupta et al. 2014) or `adam` (lazy: per-row step count).
 
     Attributes:
-        lr: learning rate, the default for `update_rows`.
+        lr: learning rate to begin with.
         eps: added to the root of the second moment.
         betas: decay of Adam's moments.
     """
@@ -48,7 +48,7 @@ class RowOptimizer:
 
     @torch.no_grad()
     def update_rows(
-        self, weight: Tensor, state: Mapping[str, Tensor], rows: Tensor, gradient: Tensor, lr: float | None = None
+        self, weight: Tensor, state: Mapping[str, Tensor], rows: Tensor, gradient: Tensor, lr: float
     ) -> None:
         """Update `weight[rows]` in place.
 
@@ -56,11 +56,10 @@ class RowOptimizer:
             weight: [n, dim]; state: what `new_state(weight)` gave.
             rows: int64[k], distinct.
             gradient: [k, dim], the whole step's gradient of each row.
-            lr: overrides the configured learning rate, for schedules.
+            lr: learning rate of the step that the gradient belongs to.
         """
         if rows.numel() == 0:
             return
-        lr = self.lr if lr is None else lr
         gradient = gradient.to(torch.promote_types(weight.dtype, torch.float32))
         if self.kind == "sgd":
             delta = gradient * -lr

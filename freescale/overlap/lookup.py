@@ -1,0 +1,120 @@
+"""One batch's rows: who wants which, who serves them, and in which order they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from freescale.comm.transport import Transport
+from freescale.errors import FreeScaleError
+from freescale.overlap.packing import Counts, unpack
+from freescale.overlap.stages import Chain
+from freescale.overlap.tables import SlotLayout
+
+
+@dataclass
+class Lookup:
+    """The rows of one batch.
+
+    A *requester* wants distinct rows, kept per dimension group in order of slot, that is owner after owner. An *owner*
+    serves rows, kept per group requester after requester.
+
+    Attributes:
+        positions: feature -> int64, same shape as its IDs: place of each row among the requester's rows of its group.
+        ask_counts: rows that this rank wants of each owner.
+        serve_counts: rows that each rank wants of this one.
+        served: per group, int64: local row of each wanted row.
+        owned: per group, int64: the distinct rows among `served`, ascending.
+        rows: per group, [wanted, dim]: the leaves that autograd collects gradients in; set by `embed`.
+    """
+
+    positions: dict[str, Tensor]
+    ask_counts: Counts
+    serve_counts: Counts
+    served: list[Tensor]
+    owned: list[Tensor]
+    rows: list[Tensor] = field(default_factory=list)
+
+    def unique_rows(self) -> int:
+        """Distinct rows this rank asks for."""
+        return sum(map(sum, self.ask_counts))
+
+    def gradients(self) -> list[Tensor]:
+        """Per group, [wanted, dim]: gradient of each wanted row after backward, zeros where it got none."""
+        return [torch.zeros_like(rows) if rows.grad is None else rows.grad for rows in self.rows]
+
+
+def distribute(
+    layout: SlotLayout, features: Mapping[str, str], transport: Transport, ids: Mapping[str, Tensor]
+) -> Chain[Lookup]:
+    """All-to-all of counts, then of slots: afterwards every owner knows which rows are wanted, and by whom.
+
+    IDs are de-duplicated per destination before they travel.
+
+    Raises:
+        FreeScaleError: an ID is out of range; on the rank that has it, with table, feature and value, and at the same
+            place on all others, so that none of them waits for ever.
+    """
+    world, rank, groups = transport.world_size, transport.rank, len(layout.dims)
+    slots, invalid = [], []
+    for feature, values in ids.items():
+        last = layout.specs[features[feature]].rows - 1
+        inside = values.clamp(0, last)
+        invalid.append((inside != values).sum())
+        slots.append(layout.slots(features[feature], inside).flatten())
+    wanted, inverse = torch.unique(torch.cat(slots), return_inverse=True)
+    edges = torch.searchsorted(wanted, layout.group_start.to(wanted.device))
+    counts = edges.diff(dim=1)
+    # The number of bad IDs rides along: finding them costs no exchange and no synchronisation of its own.
+    bad = torch.stack(invalid).sum().expand(world, 1)
+    counted = transport.all_to_all(torch.cat([counts, bad], dim=1), [1] * world, [1] * world)
+
+    place = _place_in_group(edges, wanted.numel())
+    parts = place[inverse].split([values.numel() for values in ids.values()])
+    positions = {feature: part.view(ids[feature].shape) for feature, part in zip(ids, parts, strict=True)}
+
+    yield counted
+    told = counted.wait().tolist()
+    _raise_if_out_of_range([row[groups] for row in told], rank, layout, features, ids)
+    serve_counts = [row[:groups] for row in told]
+    ask_counts: Counts = counts.tolist()
+    asked = transport.all_to_all(wanted, [sum(c) for c in ask_counts], [sum(c) for c in serve_counts])
+
+    yield asked
+    by_group = [part.squeeze(1) for part in unpack(asked.wait(), serve_counts, [1] * groups)]
+    base = layout.group_start[rank].tolist()
+    served = [part - base[group] for group, part in enumerate(by_group)]
+    return Lookup(positions, ask_counts, serve_counts, served, [torch.unique(rows) for rows in served])
+
+
+def _place_in_group(edges: Tensor, wanted: int) -> Tensor:
+    """int64[wanted]: place of each wanted slot among those of its group (owner after owner)."""
+    place = torch.arange(wanted, device=edges.device)
+    counts = edges.diff(dim=1)
+    if counts.shape[1] == 1:
+        return place
+    # Rows of a group lie in one run per owner; each run moves to where the group's earlier runs end.
+    shift = (counts.cumsum(0) - counts - edges[:, :-1]).flatten()
+    return place + shift.repeat_interleave(counts.flatten())
+
+
+def _raise_if_out_of_range(
+    bad: list[int], rank: int, layout: SlotLayout, features: Mapping[str, str], ids: Mapping[str, Tensor]
+) -> None:
+    if not any(bad):
+        return
+    if not bad[rank]:
+        others = ", ".join(str(other) for other, count in enumerate(bad) if count)
+        raise FreeScaleError(f"rank {rank}: rank {others} asks for IDs that no table has; see its message")
+    for feature, values in ids.items():
+        table = features[feature]
+        last = layout.specs[table].rows - 1
+        wrong = values[(values < 0) | (values > last)]
+        if wrong.numel():
+            raise FreeScaleError(
+                f"rank {rank}: table {table!r}, feature {feature!r}: ID {int(wrong[0])} is outside 0…{last}; "
+                "give the table more rows or map the IDs"
+            )

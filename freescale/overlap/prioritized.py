@@ -1,0 +1,187 @@
+"""The prioritized schedule: only what collides waits (FreeScale, arXiv 2604.24073).
+
+While batch N computes, batch N+1's IDs are exchanged, its *exclusive* rows (not used by N) are read and sent. After N's
+backward, gradients of *collision* rows (used by both) go first, are applied, and the rows follow; N's other gradients
+are deferred: they travel behind N+1's compute and are applied before anything reads their rows. Every row sees the same
+updates, in the same order and with the same sums, as on the blocking schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from freescale.comm.transport import Handle
+from freescale.overlap.collision import Split, colliding_rows, rest, tell_requesters
+from freescale.overlap.contribution import Contribution
+from freescale.overlap.hooks import nothing
+from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.packing import Counts
+from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
+from freescale.overlap.stages import Chain, Stages, run
+
+
+@dataclass
+class _Ahead:
+    """The next batch, as far as it can be prepared before this batch's update.
+
+    Attributes:
+        colliding: per group, the rows owned here that both batches use.
+        late: the next batch's rows, parted into collision rows (marked) and exclusive ones.
+        urgent: this batch's rows likewise: those whose gradients go first.
+        exclusive: its exclusive rows, on their way; `collision`: the others, once they have been sent.
+    """
+
+    ids: Ids
+    lookup: Lookup
+    colliding: list[Tensor]
+    late: Split
+    urgent: Split
+    exclusive: Handle
+    exclusive_counts: Counts
+    collision: Handle | None = None
+
+
+@dataclass
+class _Deferred:
+    """Gradients that have not been applied yet, with the learning rate of the step they belong to."""
+
+    handle: Handle
+    contributions: Callable[[], list[Contribution]]
+    lr: float
+
+
+class PrioritizedSchedule:
+    """See the module and `Schedule`. One extra batch of rows is in flight, no more."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._ahead: _Ahead | None = None
+        self._deferred: _Deferred | None = None
+        self._window: list[Lookup] = []
+        self._accumulated: list[tuple[Lookup, Handle]] = []
+
+    def step(self, ids: Ids, next_ids: Ids | None, loss_of: LossOf, *, update: bool = True) -> Lookup:
+        """See `Schedule.step`. This is the schedule, from top to bottom."""
+        parts, embedding, lanes = self.parts, self.parts.embedding, self.parts.lanes
+
+        lookup, rows = self._rows_for(ids)
+        embedded = embedding.embed(lookup, rows)
+        self._window.append(lookup)
+        prepare = Stages(self._prepare(next_ids, update)) if next_ids is not None else None
+
+        parts.compute(loss_of, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
+
+        ahead = prepare.finish() if prepare else None
+        if update:
+            collision_gradients = self._send_gradients(lookup, ahead)
+            parts.dense_optimizer.step()  # hides the urgent exchange
+            if ahead is not None:
+                embedding.update(collision_gradients(), parts.scale, embedding.lr)
+                wanted = marked(ahead.lookup.served, ahead.late.served)
+                ahead.collision = embedding.look_up(
+                    lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
+                )
+            self._window, self._accumulated = [], []
+        else:
+            self._accumulated.append((lookup, send_back_all(parts, lookup)))
+        self._ahead = ahead
+        return lookup
+
+    def drain(self) -> None:
+        """See `Schedule.drain`."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            self.parts.embedding.update(deferred.contributions(), self.parts.scale, deferred.lr)
+
+    def stop(self) -> None:
+        """See `Schedule.stop`."""
+        self.drain()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.exclusive.wait()
+            if ahead.collision is not None:
+                ahead.collision.wait()
+        for _, handle in self._accumulated:
+            handle.wait()
+        self._window, self._accumulated = [], []
+
+    def _rows_for(self, ids: Ids) -> tuple[Lookup, list[Tensor]]:
+        """The batch's rows: prepared during the step before, or fetched now if nothing was."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            self.drain()
+            embedding = self.parts.embedding
+            lookup = run(distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids))
+            return lookup, fetch_all(self.parts, lookup)
+        check_announced(ahead.ids, ids)
+        exclusive = self.parts.embedding.received(ahead.exclusive, ahead.exclusive_counts)
+        if ahead.collision is None:
+            return ahead.lookup, exclusive
+        collision = self.parts.embedding.received(ahead.collision, ahead.late.ask_counts)
+        merged = []
+        for late, early_rows, late_rows in zip(ahead.late.asked, exclusive, collision, strict=True):
+            rows = early_rows.new_empty((late.numel(), early_rows.shape[1]))
+            rows[~late], rows[late] = early_rows, late_rows
+            merged.append(rows)
+        return ahead.lookup, merged
+
+    def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
+        """IDs of the next batch, its split, and its exclusive rows on their way."""
+        embedding, lanes = self.parts.embedding, self.parts.lanes
+        lookup = yield from distribute(embedding.layout, embedding.features, lanes["ids"], ids)
+        # Without an update after this batch nothing collides: the next one reads the same weights.
+        colliding = colliding_rows(self._window if update else [], lookup)
+        late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])
+        if self._deferred is not None:
+            yield self._deferred.handle
+            self.drain()  # before anything reads these rows
+        wanted = marked(lookup.served, late.served, False)
+        send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
+        exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
+        return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
+
+    def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> Callable[[], list[Contribution]]:
+        """Collision rows first, on a lane of their own, the others deferred; returns what gives the former."""
+        parts, embedding, lanes = self.parts, self.parts.embedding, self.parts.lanes
+        self.drain()  # the step before, if no next batch made it happen earlier
+        accumulated = self._accumulated
+
+        def earlier() -> list[Contribution]:
+            return [embedding.contribution(h, of.served, of.serve_counts) for of, h in accumulated]
+
+        if ahead is None:
+            handle = send_back_all(parts, lookup)
+
+            def everything() -> list[Contribution]:
+                return [*earlier(), embedding.contribution(handle, lookup.served, lookup.serve_counts)]
+
+            self._deferred = _Deferred(handle, everything, embedding.lr)
+            return list
+
+        split, gradients = ahead.urgent, lookup.gradients()
+        first = embedding.give_back(
+            lanes["urgent"], marked(gradients, split.asked), split.ask_counts, split.serve_counts
+        )
+        send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
+        later = embedding.give_back(lanes["bulk"], marked(gradients, split.asked, False), send, receive)
+
+        def collision() -> list[Contribution]:
+            rows = marked(lookup.served, split.served)
+            mine = embedding.contribution(first, rows, split.serve_counts)
+            return [*(one.where(ahead.colliding) for one in earlier()), mine]
+
+        def exclusive() -> list[Contribution]:
+            rows = marked(lookup.served, split.served, False)
+            mine = embedding.contribution(later, rows, receive)
+            return [*(one.where_not(ahead.colliding) for one in earlier()), mine]
+
+        self._deferred = _Deferred(later, exclusive, embedding.lr)
+        return collision
+
+
+def marked(tensors: Sequence[Tensor], marks: Sequence[Tensor], value: bool = True) -> list[Tensor]:
+    """Per group, the rows whose mark is `value`."""
+    return [tensor[mark if value else ~mark] for tensor, mark in zip(tensors, marks, strict=True)]

@@ -1,0 +1,101 @@
+"""What all schedules share: a step that trains on one batch, and knows the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from freescale.comm.transport import Handle, Transport
+from freescale.errors import FreeScaleError
+from freescale.overlap.embedding import ShardedEmbedding
+from freescale.overlap.hooks import ComputeHooks
+from freescale.overlap.lookup import Lookup
+
+Ids = Mapping[str, Tensor]
+LossOf = Callable[[dict[str, Tensor]], Tensor]
+LANES = ("ids", "bulk", "urgent")
+"""Process groups of a schedule: gloo and NCCL run a group's collectives in order, so what is urgent has its own."""
+
+
+class Schedule(Protocol):
+    """An order of exchanges and compute. All schedules leave bit-identical parameters."""
+
+    def step(self, ids: Ids, next_ids: Ids | None, loss_of: LossOf, *, update: bool = True) -> Lookup:
+        """Train on one batch; returns which rows it used.
+
+        Args:
+            ids: feature -> int64 IDs of this rank's batch. The same object as the `next_ids` of the call before, if
+                there was one.
+            next_ids: the next batch's IDs, or None at the end. Every rank must give None in the same step.
+            loss_of: embedded features -> this rank's loss, scaled so that the *mean* over ranks is the global loss:
+                that is what DDP's averaging of dense gradients expects, and embedding gradients are averaged alike.
+            update: False accumulates the gradients of this batch; the next step with True updates from all of them.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Apply what is pending. After it, the weights are those of the last finished step: call it before
+        evaluation, checkpoints and looking at the state."""
+        ...
+
+    def stop(self) -> None:
+        """Drain, and forget the batch announced by the last step's `next_ids` and an unfinished accumulation window:
+        training ends, or goes on from other batches."""
+        ...
+
+
+@dataclass
+class Parts:
+    """What a schedule works with.
+
+    Attributes:
+        embedding: this rank's shard.
+        dense_optimizer: stepped once per update.
+        lanes: transports, by the names in `LANES`.
+        hooks: on the dense model; they let other exchanges move along during forward and backward.
+    """
+
+    embedding: ShardedEmbedding
+    dense_optimizer: torch.optim.Optimizer
+    lanes: Mapping[str, Transport]
+    hooks: ComputeHooks
+
+    @property
+    def scale(self) -> float:
+        """Embedding gradients are summed over ranks; times this they are averaged."""
+        return 1 / self.lanes["ids"].world_size
+
+    def compute(
+        self, loss_of: LossOf, embedded: dict[str, Tensor], new_window: bool, advance: Callable[[], None]
+    ) -> None:
+        """Forward and backward, calling `advance` between layers."""
+        if new_window:
+            self.dense_optimizer.zero_grad(set_to_none=True)
+        with self.hooks.calling(advance):
+            loss = loss_of(embedded)
+            advance()
+            loss.backward()
+            advance()
+
+
+def check_announced(announced: Ids, ids: Ids) -> None:
+    """Raise FreeScaleError unless the batch is the one that the step before was told of."""
+    if announced is not ids:
+        raise FreeScaleError(
+            "step: ids are not the next_ids of the step before; pass each batch twice, as the same object"
+        )
+
+
+def fetch_all(parts: Parts, lookup: Lookup) -> list[Tensor]:
+    """All rows of a batch, waiting for them."""
+    handle = parts.embedding.look_up(parts.lanes["bulk"], lookup.served, lookup.serve_counts, lookup.ask_counts)
+    return parts.embedding.received(handle, lookup.ask_counts)
+
+
+def send_back_all(parts: Parts, lookup: Lookup) -> Handle:
+    """All gradients of a batch on their way."""
+    return parts.embedding.give_back(parts.lanes["bulk"], lookup.gradients(), lookup.ask_counts, lookup.serve_counts)
