@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from freescale.errors import FreeScaleError
 
-_TELL_BYTES = 1024
+_TELL_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def this_host() -> Host:
 
 
 def tell_all(process_group: dist.ProcessGroup | None, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every rank's record, in rank order; collective. A record is small (1,000 bytes as JSON)."""
+    """Every rank's record, in rank order; collective. A record is small (4,000 bytes as JSON)."""
     raw = json.dumps(record).encode()
     if len(raw) > _TELL_BYTES:
         raw = json.dumps({"error": str(record.get("error", "a record is too long"))[:500]}).encode()
