@@ -6,33 +6,50 @@ from dataclasses import dataclass
 
 from freescale.errors import FreeScaleError
 
-BASELINE = "baseline"
-LAYERS = ("balance",)
+BASELINE, SDD = "baseline", "sdd"
+LAYERS = ("balance", "overlap")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting of the layers."""
+    """One setting of the layers.
+
+    Attributes:
+        prefetch_ids: exchange IDs a step ahead; no layer, but what TorchRec does (`sdd`).
+    """
 
     name: str
     balance: bool = False
+    overlap: bool = False
+    prefetch_ids: bool = False
 
     @property
     def layers(self) -> list[str]:
         return [layer for layer in LAYERS if getattr(self, layer)]
 
+    @property
+    def batches_ahead(self) -> int:
+        """How many batches must be prepared before the current one computes."""
+        return 2 if self.overlap or self.prefetch_ids else 1
+
 
 def parse_arm(name: str) -> Arm:
-    """`baseline`, or a layer.
+    """`baseline`, `sdd`, or layers joined by `+`, in any order (the name is kept as given).
 
     Raises:
         FreeScaleError: no such arm; lists those that exist.
     """
     if name == BASELINE:
         return Arm(name)
-    if name in LAYERS:
-        return Arm(name, **{name: True})
-    raise FreeScaleError(f"arms: {name!r} does not exist; choose from {', '.join((BASELINE, *LAYERS))}")
+    if name == SDD:
+        return Arm(name, prefetch_ids=True)
+    layers = name.split("+")
+    if len(set(layers)) == len(layers) and set(layers) <= set(LAYERS):
+        return Arm(name, **dict.fromkeys(layers, True))
+    raise FreeScaleError(
+        f"arms: {name!r} does not exist; choose from {BASELINE}, {SDD}, {', '.join(LAYERS)}, "
+        f"or layers joined by +, as {'+'.join(LAYERS)}"
+    )
 
 
 def parse_arms(names: str) -> list[Arm]:

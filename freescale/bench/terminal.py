@@ -50,7 +50,7 @@ def print_report(report: Mapping[str, Any], run: Path, console: Console | None =
 def _results(report: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("arm", "step ms (95 % CI)", "speedup (95 % CI)", "loss parity", "verdict"):
-        table.add_column(name, no_wrap=name != "arm")
+        table.add_column(name, no_wrap=True)
     for name, arm in report["arms"].items():
         step, compared = arm["step_ms"], report["compare"].get(name)
         cells: list[Text] = [_NOTHING] * 3
@@ -61,7 +61,7 @@ def _results(report: Mapping[str, Any]) -> Table:
                 _parity(compared["loss_parity"]),
                 Text(verdict, style=_VERDICT_STYLE.get(verdict, "bold")),
             ]
-        table.add_row(Text(name), _with_interval(step["median"], step["ci95"], ".0f"), *cells)
+        table.add_row(_arm_name(name), _with_interval(step["median"], step["ci95"], ".0f"), *cells)
     return table
 
 
@@ -75,8 +75,12 @@ def _where_time_goes(report: Mapping[str, Any]) -> Table:
     for name, arm in report["arms"].items():
         values = [_number(_class_ms(arm, key), ".1f") for key, _, _ in _CLASSES.values()]
         shares = [_number(arm[key], ".1f") for key in ("bubble_pct", "straggler_pct")]
-        table.add_row(Text(name), *values, *shares, _number(arm["imbalance"], ".2f"))
+        table.add_row(_arm_name(name), *values, *shares, _number(arm["imbalance"], ".2f"))
     return table
+
+
+def _arm_name(name: str) -> Text:
+    return Text(name.replace("+", "\n+"))  # 80 columns have no room for three layers side by side
 
 
 def _bar(arm: Mapping[str, Any]) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,14 +17,19 @@ from freescale.bench.arms import Arm
 from freescale.bench.feed import Feed, Ready
 from freescale.comm.process_group import ProcessGroupTransport
 from freescale.comm.transport import Handle
-from freescale.overlap.blocking import blocking_step
+from freescale.overlap.blocking import BlockingSchedule
+from freescale.overlap.contribution import is_in
 from freescale.overlap.embedding import ShardedEmbedding
+from freescale.overlap.hooks import ComputeHooks
+from freescale.overlap.prioritized import PrioritizedSchedule
 from freescale.overlap.row_optimizer import RowOptimizer
+from freescale.overlap.schedule import LANES as EXCHANGE_LANES
+from freescale.overlap.schedule import Parts, Schedule
 from workloads.batch import JaggedBatch
 from workloads.losses import bce_sum, normalized_entropy
 from workloads.registry import Workload
 
-LANES = ("data", "embedding", "dense")
+LANES = ("data", "dense", *EXCHANGE_LANES)
 
 
 @dataclass
@@ -35,7 +41,7 @@ class _Step:
     compute_ns: int
     start_unix_ns: int
     sums: Handle
-    served: list[Tensor]
+    owned: list[Tensor]
 
 
 class Trainer:
@@ -60,7 +66,8 @@ class Trainer:
         self.embedding = ShardedEmbedding(
             workload.tables(),
             workload.feature_tables(),
-            lanes["embedding"],
+            self.rank,
+            self.world_size,
             RowOptimizer("adagrad"),
             seed=seed,
             dtype=dtype,
@@ -69,6 +76,7 @@ class Trainer:
         self.dense = DistributedDataParallel(
             workload.dense_model(dtype).to(device), process_group=lanes["dense"].process_group
         )
+        self.hooks = ComputeHooks(self.dense.module)
         self._initial = [value.detach().clone() for value in self._all_state()]
 
     def restore(self) -> None:
@@ -79,7 +87,7 @@ class Trainer:
 
     def run_turn(
         self, arm: Arm, batches: Sequence[JaggedBatch], after_step: Callable[[], None] = lambda: None
-    ) -> list[dict[str, float]]:
+    ) -> list[dict[str, Any]]:
         """Train on `batches` (this rank's part of each global batch) from the initial state.
 
         Returns:
@@ -87,23 +95,26 @@ class Trainer:
         """
         self.restore()
         optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3)
-        feed = Feed(batches, self.workload, self.lanes["data"], self._exchange(arm, batches))
+        schedule = self._schedule(arm, optimizer)
+        exchange = self._exchange(arm, batches)
+        feed = Feed(batches, self.workload, self.lanes["data"], exchange, self.device, arm.batches_ahead)
         steps = []
         while True:
             start_unix_ns, start_ns, start_cpu_ns = time.time_ns(), time.perf_counter_ns(), time.thread_time_ns()
             ready = feed.take()
             if ready is None:
                 break
-            sums, served = self._train(ready, optimizer, feed)
+            sums, owned = self._train(ready, schedule, feed, arm)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             step_ns, cpu_ns = time.perf_counter_ns() - start_ns, time.thread_time_ns() - start_cpu_ns
-            steps.append(_Step(ready, step_ns, cpu_ns, start_unix_ns, sums, served))
+            steps.append(_Step(ready, step_ns, cpu_ns, start_unix_ns, sums, owned))
             after_step()
+        schedule.stop()
         return self._rows(steps)
 
-    def _train(self, ready: Ready, optimizer: torch.optim.Optimizer, feed: Feed) -> tuple[Handle, list[Tensor]]:
-        batch = ready.batch.to(self.device)
+    def _train(self, ready: Ready, schedule: Schedule, feed: Feed, arm: Arm) -> tuple[Handle, list[Tensor]]:
+        batch = ready.batch
         sums: list[Handle] = []
         self.beat()
 
@@ -114,16 +125,21 @@ class Trainer:
                 [loss.detach().double(), (batch.weights * batch.labels).sum().double(), batch.weights.sum().double()]
             )
             sums.append(self.lanes["data"].all_gather(statistics))
+            feed.advance()
+            self.beat()
             # DDP averages over ranks, so this makes the average the mean over the global batch.
             return loss * (self.world_size / ready.weight_sum)
 
-        def after_forward() -> None:
-            self.beat()
-            feed.advance()
-
-        lookup = blocking_step(self.embedding, optimizer, batch.ids(), loss_of, after_forward)
+        upcoming = feed.upcoming() if arm.batches_ahead > 1 else None
+        lookup = schedule.step(ready.ids, upcoming.ids if upcoming else None, loss_of)
         self.beat()
-        return sums[0], lookup.served
+        return sums[0], lookup.owned
+
+    def _schedule(self, arm: Arm, optimizer: torch.optim.Optimizer) -> Schedule:
+        parts = Parts(self.embedding, optimizer, self.lanes, self.hooks)
+        if arm.overlap:
+            return PrioritizedSchedule(parts)
+        return BlockingSchedule(parts, prefetch_ids=arm.prefetch_ids)
 
     def _exchange(self, arm: Arm, batches: Sequence[JaggedBatch]) -> SampleExchange[JaggedBatch] | None:
         if not arm.balance:
@@ -135,8 +151,8 @@ class Trainer:
         states = [value for state in self.embedding.states for value in state.values()]
         return [*self.embedding.weights, *states, *self.dense.parameters()]
 
-    def _rows(self, steps: Sequence[_Step]) -> list[dict[str, float]]:
-        rates = self._collision_rates([step.served for step in steps])
+    def _rows(self, steps: Sequence[_Step]) -> list[dict[str, Any]]:
+        rates = self._collision_rates([step.owned for step in steps])
         rows = []
         for number, (step, rate) in enumerate(zip(steps, rates, strict=True)):
             loss_sum, positives, weight = step.sums.wait().sum(0).tolist()
@@ -160,15 +176,12 @@ class Trainer:
             )
         return rows
 
-    def _collision_rates(self, served: Sequence[list[Tensor]]) -> list[float]:
+    def _collision_rates(self, owned: Sequence[list[Tensor]]) -> list[float]:
         """Share of each step's distinct rows, over all ranks, that the step before used too; NaN for the first."""
-        counts = torch.zeros(len(served), 2, dtype=torch.float64, device=self.device)
-        before: list[Tensor] | None = None
-        for number, groups in enumerate(served):
-            now = [torch.unique(rows) for rows in groups]
+        counts = torch.zeros(len(owned), 2, dtype=torch.float64, device=self.device)
+        for number, now in enumerate(owned):
             counts[number, 0] = sum(rows.numel() for rows in now)
-            if before is not None:
-                counts[number, 1] = sum(int(torch.isin(a, b).sum()) for a, b in zip(now, before, strict=True))
-            before = now
+            if number:
+                counts[number, 1] = sum(int(is_in(a, b).sum()) for a, b in zip(now, owned[number - 1], strict=True))
         total = self.lanes["data"].all_gather(counts).wait().sum(0).tolist()
-        return [float("nan") if n == 0 or not rows else hit / rows for n, (rows, hit) in enumerate(total)]
+        return [hit / rows if number and rows else float("nan") for number, (rows, hit) in enumerate(total)]

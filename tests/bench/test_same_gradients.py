@@ -22,9 +22,7 @@ def gradients(rank: int, world_size: int, ragged: bool) -> dict[str, dict[str, A
     """For each arm, one fp64 step: losses, dense gradients, and this rank's embedding rows with their gradients."""
     captured: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def capture(
-        self: RowOptimizer, weight: Any, state: Any, rows: torch.Tensor, gradient: torch.Tensor, lr: Any
-    ) -> None:
+    def capture(self: RowOptimizer, weight: Any, state: Any, rows: Any, gradient: Any, lr: Any) -> None:
         captured.append((rows, gradient.clone()))
 
     RowOptimizer.update_rows = capture  # type: ignore[method-assign, assignment]
