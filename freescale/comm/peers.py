@@ -41,7 +41,7 @@ def tell_all(process_group: dist.ProcessGroup | None, record: dict[str, Any]) ->
     raw = json.dumps(record).encode()
     if len(raw) > _TELL_BYTES:
         raw = json.dumps({"error": str(record.get("error", "a record is too long"))[:500]}).encode()
-    device = "cuda" if dist.get_backend(process_group) == "nccl" else "cpu"
+    device = "cuda" if str(dist.get_backend(process_group)) == "nccl" else "cpu"
     mine = torch.zeros(_TELL_BYTES, dtype=torch.uint8)
     mine[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
     everyone = [torch.empty(_TELL_BYTES, dtype=torch.uint8, device=device) for _ in range(_size(process_group))]
