@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import theilslopes
 
 from analyzer.intervals import Int64
 from analyzer.matching import Matching
@@ -141,12 +140,18 @@ def _fit_drift(ends: _Ends, clock: Int64, offset: np.ndarray, count: int) -> tup
                 continue
             mine = mine[:: max(1, len(mine) // _DRIFT_POINTS)]
             lag = true_end[ends.collective[mine]] - at[mine]
-            slope = theilslopes(lag, ends.end[mine])[0] if np.ptp(ends.end[mine]) > 0 else 0.0
-            drift[c] += float(np.clip(slope, -_DRIFT_LIMIT, _DRIFT_LIMIT))
+            drift[c] += float(np.clip(_median_slope(ends.end[mine], lag), -_DRIFT_LIMIT, _DRIFT_LIMIT))
         drift -= drift[0]
         at = ends.end * (1 + drift[clock])
         offset, noise = _fit_offsets(ends, clock, at, count)
     return drift, offset, noise
+
+
+def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Theil and Sen's slope: the median over all pairs of points; 0 without two different x."""
+    i, j = np.triu_indices(len(x), 1)
+    apart = x[j] != x[i]
+    return float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])) if apart.any() else 0.0
 
 
 def _noise(ends: _Ends, clock: Int64, offset: np.ndarray, at: np.ndarray) -> float:

@@ -1,7 +1,7 @@
 """Exact conversion of JSON numbers to scaled integers (µs to ns), many at a time.
 
-A float64 holds a timestamp of today in microseconds only to a quarter of a microsecond, so numbers are converted from
-their digits, never through a float.
+A float64 holds a timestamp of today in microseconds only to a quarter of a microsecond. So a float is trusted only
+where it must have been exact; every other number is converted from its digits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,30 @@ from numpy.typing import NDArray
 
 from analyzer.intervals import Int64
 
+_EXACT_TO_NS = 2.0**43  # below it two floats are less than a thousandth apart, so three decimals survive
+_EXACT_INTEGERS = 2.0**53
 _MAX_DIGITS = 18  # more could overflow int64; the slow path tells
 _LIMIT = Decimal(2**62)
+
+
+class NotExact(Exception):
+    """A float cannot hold one of the numbers; read their digits instead."""
+
+
+def floats_to_ns(microseconds: NDArray[np.float64]) -> tuple[Int64, NDArray[np.bool_]]:
+    """Nanoseconds (int64[n]) of µs decoded as floats from at most three decimals, and which are finite (bool[n]).
+
+    Raises:
+        NotExact: a number is too large for its decimals, or for all integers, to have survived.
+    """
+    valid = np.isfinite(microseconds)
+    value = microseconds if valid.all() else np.where(valid, microseconds, 0.0)
+    whole = np.floor(value)
+    fraction = value - whole
+    magnitude = np.abs(value)
+    if (magnitude >= _EXACT_INTEGERS).any() or ((fraction != 0) & (magnitude >= _EXACT_TO_NS)).any():
+        raise NotExact
+    return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), valid
 
 
 def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
@@ -31,6 +53,8 @@ def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArr
         return np.empty(0, np.int64), np.empty(0, bool)
     packed = np.array(texts, dtype=np.bytes_)
     digits = packed.view(np.uint8).reshape(len(texts), packed.dtype.itemsize)
+    if (alike := _numbers_alike(digits, scale_digits)) is not None:
+        return alike, np.ones(len(texts), bool)
     values, plain = _plain_numbers(digits, scale_digits)
     valid = plain.copy()
     for i in np.flatnonzero(~plain):
@@ -38,6 +62,27 @@ def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArr
         if exact is not None:
             values[i], valid[i] = exact, True
     return values, valid
+
+
+def _numbers_alike(text: NDArray[np.uint8], scale_digits: int) -> Int64 | None:
+    """Values if all are as long, with the point in the same place and at most `scale_digits` behind it; else None."""
+    width = text.shape[1]
+    dots = np.flatnonzero(text[0] == ord("."))
+    fraction_digits = width - 1 - dots[0] if len(dots) else 0
+    digit_columns = np.delete(np.arange(width), dots)
+    places = len(digit_columns) + scale_digits - fraction_digits
+    if len(digit_columns) == 0 or len(dots) > 1 or fraction_digits > scale_digits or places > _MAX_DIGITS + 1:
+        return None
+    digits = text[:, digit_columns] - np.uint8(ord("0"))  # wraps around for anything below
+    if (digits > 9).any() or (places > _MAX_DIGITS and (digits[:, 0] == 9).any()):
+        return None
+    if len(dots) and (text[:, dots[0]] != ord(".")).any():
+        return None
+    high, low = digits[:, :-9].astype(np.float64), digits[:, -9:].astype(np.float64)
+    whole = (high @ 10.0 ** np.arange(high.shape[1])[::-1]).astype(np.int64) * 10**9
+    return (whole + (low @ 10.0 ** np.arange(low.shape[1])[::-1]).astype(np.int64)) * 10 ** (
+        scale_digits - fraction_digits
+    )
 
 
 def _plain_numbers(text: NDArray[np.uint8], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:

@@ -25,7 +25,7 @@ def build_timeline(events: Events, info: TraceInfo, groups: dict[str, Group]) ->
     """Timeline of a trace with device intervals. `groups` maps the trace's own group names to groups."""
     builder = TimelineBuilder(events.names)
     spans, _ = profiler_steps(events)
-    host = np.flatnonzero(events.of(lanes.HOST_CATEGORIES))
+    host = np.flatnonzero(events.of(lanes.LAUNCH_CATEGORIES | lanes.ANNOTATION_CATEGORIES))
     builder.add(
         start_ns=events.start_ns[host],
         end_ns=events.end_ns[host],

@@ -11,13 +11,16 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from isal import igzip, isal_zlib
+from isal import isal_zlib
 
 from analyzer.errors import AnalyzerError
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 17
+_GZIP = 31  # zlib's code for a gzip stream
 MAX_JSON_BYTES = 8 << 30
 MAX_RATIO = 100  # JSON of a trace packs to a tenth or a twentieth
 _RATIO_MATTERS_FROM = 256 << 20
@@ -25,7 +28,7 @@ _MAX_ZIP_MEMBERS = 10_000
 _SUFFIXES = (".json", ".json.gz", ".zip")
 _OWN_FILES = ("manifest.json", "report.json")
 _IsalError: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub calls the class a value
-_DAMAGED = (EOFError, igzip.BadGzipFile, zipfile.BadZipFile, zlib.error, _IsalError)
+_DAMAGED = (EOFError, zipfile.BadZipFile, zlib.error, _IsalError)
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,7 @@ class Chunks:
 
     def _chunks(self, file: io.BufferedReader | zipfile.ZipExtFile, packed_bytes: int) -> Iterator[bytes]:
         packed = file.peek(2)[:2] == b"\x1f\x8b"
-        stream = igzip.GzipFile(fileobj=file) if packed else file
-        while chunk := stream.read(CHUNK_BYTES):
+        for chunk in _unpacked(file) if packed else iter(partial(file.read, CHUNK_BYTES), b""):
             self._unpacked += len(chunk)
             self._refuse_bombs(packed_bytes)
             yield chunk
@@ -135,3 +137,18 @@ class Chunks:
             raise AnalyzerError(
                 f"{name}: unpacks to more than {MAX_RATIO} times its size, which no trace does; refused as harmful"
             )
+
+
+def _unpacked(file: io.BufferedReader | zipfile.ZipExtFile) -> Iterator[bytes]:
+    """Contents of a gzip file, as far as they go: everything before a damaged place is handed out before the error."""
+    unpacker = isal_zlib.decompressobj(wbits=_GZIP)
+    waiting = b""
+    while waiting := waiting or file.read(_PACKED_BYTES):
+        if unpacker.eof:  # streams may follow one another
+            unpacker = isal_zlib.decompressobj(wbits=_GZIP)
+        chunk = unpacker.decompress(waiting, CHUNK_BYTES)
+        waiting = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        if chunk:
+            yield chunk
+    if not unpacker.eof:
+        raise EOFError("the compressed data end early")

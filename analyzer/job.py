@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from multiprocessing import get_context
 
 from analyzer.errors import AnalyzerError
 from analyzer.files import TraceSource
 from analyzer.timeline import Timeline
 from analyzer.trace import read_trace
+
+_WORTH_FORKING_BYTES = 4 << 20
 
 
 def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None) -> tuple[list[Timeline], list[str]]:
@@ -22,19 +28,16 @@ def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None)
     """
     timelines: list[Timeline] = []
     warnings: list[str] = []
-    for file in files:
-        try:
-            timeline = read_trace(file)
-        except AnalyzerError as error:
+    for file, timeline in zip(files, _read_all(files), strict=True):
+        if isinstance(timeline, AnalyzerError):
             if len(files) == 1:
-                raise
-            warnings.append(f"left out: {error}")
-            continue
-        if len(timeline) == 0:
+                raise timeline
+            warnings.append(f"left out: {timeline}")
+        elif len(timeline) == 0:
             warnings.append(f"{file.name}: no event in it that could be analysed; left out")
-            continue
-        warnings += timeline.info.warnings
-        timelines.append(timeline)
+        else:
+            warnings += timeline.info.warnings
+            timelines.append(timeline)
     if not timelines:
         raise AnalyzerError("; ".join(warnings) or "no trace given")
     timelines, notes = _settle_ranks(timelines)
@@ -44,6 +47,32 @@ def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None)
             raise AnalyzerError(f"rank {missing[0]}: no trace of it; give some of those that are there")
         timelines = [timeline for timeline in timelines if timeline.info.rank in ranks]
     return timelines, warnings + notes
+
+
+def _read_all(files: Sequence[TraceSource]) -> Iterator[Timeline | AnalyzerError]:
+    """Each file's Timeline, or why there is none; several files at a time on the cores there are, if that pays."""
+    workers = min(len(files), _usable_cores())
+    if workers < 2 or sum(file.bytes_on_disk for file in files) < _WORTH_FORKING_BYTES or not _may_fork():
+        yield from map(_read, files)
+        return
+    with get_context("fork").Pool(workers) as pool:
+        yield from pool.imap(_read, files)
+
+
+def _read(file: TraceSource) -> Timeline | AnalyzerError:
+    try:
+        return read_trace(file)
+    except AnalyzerError as error:
+        return error
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+
+
+def _may_fork() -> bool:
+    """Forking is cheap and needs nothing of the calling program, but is safe only without other threads."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
 def _settle_ranks(timelines: list[Timeline]) -> tuple[list[Timeline], list[str]]:

@@ -186,7 +186,7 @@ class TimelineBuilder:
             column: np.concatenate([block[column] for block in self._blocks] or [np.empty(0, dtype)])
             for column, (dtype, _) in _COLUMNS.items()
         }
-        order = np.lexsort((-joined["end_ns"], joined["start_ns"]))
+        order = np.argsort(joined["start_ns"], kind="stable")
         return Timeline(
             **{column: values[order] for column, values in joined.items()},
             names=tuple(self._names),

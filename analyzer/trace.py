@@ -34,7 +34,10 @@ def read_trace(path: Path | str | TraceSource) -> Timeline:
         if len(sources) != 1:
             raise AnalyzerError(f"{path}: {len(sources)} traces there; give one of them, or analyse them together")
         source = sources[0]
-    return timeline_of(read_events(Chunks(source), source.name), source.name)
+    events = read_events(Chunks(source), source.name)
+    if not events.of(lanes.DEVICE_CATEGORIES).any() and not events.of(lanes.OP_CATEGORIES).any():
+        events = read_events(Chunks(source), source.name, with_ops=True)  # a job with devices, but none in its trace
+    return timeline_of(events, source.name)
 
 
 def timeline_of(events: Events, path: str) -> Timeline:
@@ -46,6 +49,10 @@ def timeline_of(events: Events, path: str) -> Timeline:
     else:
         timeline, notes = cpu.build_timeline(events, info, {group.name: group for group in groups.values()})
         warnings = [f"{path}: {note}" for note in notes]
+        if info.backend == "nccl" or events.of(lanes.LAUNCH_CATEGORIES).any():
+            warnings.append(
+                f"{path}: no GPU events, though {_why_gpu(info)}; what counts as compute here is launching it"
+            )
     if len(timeline) and not _has_steps(events):
         warnings.append(f"{path}: no ProfilerStep in it; the whole trace is taken as one step")
     info = dataclasses.replace(timeline.info, warnings=(*events.warnings, *warnings))
@@ -105,6 +112,10 @@ def _device_kind(events: Events, device_name: str | None) -> str:
         return "mtia"
     is_hip = any(name.startswith("hip") for name in events.names) or (device_name or "").startswith("AMD")
     return "rocm" if is_hip else "cuda"
+
+
+def _why_gpu(info: TraceInfo) -> str:
+    return "the backend is nccl" if info.backend == "nccl" else "the CPU calls a GPU runtime"
 
 
 def _groups(config: object) -> dict[str, Group]:

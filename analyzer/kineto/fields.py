@@ -1,26 +1,61 @@
-"""What is decoded of an event: exactly the fields the analyzer uses, under Kineto's names."""
+"""What is decoded of an event: exactly the fields the analyzer uses, under Kineto's names.
+
+An event's arguments are skipped at first (`Raw`) and decoded, many at once, only for events whose arguments matter.
+"""
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import msgspec
 
-NOTHING = msgspec.Raw(b"")
+NO_ARGS = msgspec.Raw(b"{}")
+_ABSENT = msgspec.Raw(b"")
 
 
-class Args(msgspec.Struct, gc=False):
-    """Arguments of an event. Types vary between versions (numbers appear as text), so they are checked later."""
+class Event(msgspec.Struct, gc=False):
+    """An element of `traceEvents`, as nearly all are: times are numbers that a float holds exactly."""
 
+    cat: str = ""
+    name: str = ""
+    tid: Any = None
+    ts: float = nan
+    dur: float = nan
+    args: msgspec.Raw = NO_ARGS
+
+
+class EpochEvent(msgspec.Struct, gc=False):
+    """The same with the timestamp as it is written, for timestamps since 1970 with fractions, which no float holds."""
+
+    cat: str = ""
+    name: str = ""
+    tid: Any = None
+    ts: msgspec.Raw = _ABSENT
+    dur: float = nan
+    args: msgspec.Raw = NO_ARGS
+
+
+class AnyEvent(msgspec.Struct, gc=False):
+    """An element whose fields may be of any type."""
+
+    cat: str | None = None
     name: Any = None
-    labels: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = _ABSENT
+    dur: msgspec.Raw = _ABSENT
+    args: msgspec.Raw = NO_ARGS
+
+
+class DeviceArgs(msgspec.Struct, gc=False):
+    """Arguments of a device interval; types vary between versions (numbers appear as text) and are checked later."""
+
     stream: Any = None
     device: Any = None
     correlation: Any = None
     bytes: Any = None
-    grid: Any = None
-    block: Any = None
-    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NOTHING)
+    grid: msgspec.Raw = _ABSENT
+    block: msgspec.Raw = _ABSENT
     collective: Any = msgspec.field(name="Collective name", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     description: Any = msgspec.field(name="Process Group Description", default=None)
@@ -32,20 +67,16 @@ class Args(msgspec.Struct, gc=False):
     destination: Any = msgspec.field(name="Dst Rank", default=None)
 
 
-class Event(msgspec.Struct, gc=False):
-    """One element of `traceEvents`. Timestamps stay text, because a float cannot hold them."""
+class LaunchArgs(msgspec.Struct, gc=False):
+    """Arguments of a call into a device runtime."""
 
-    ph: str | None = None
-    cat: str | None = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: msgspec.Raw = NOTHING
-    dur: msgspec.Raw = NOTHING
-    args: Args | None = None
+    correlation: Any = None
 
 
-NO_ARGS = Args()
+class OpArgs(msgspec.Struct, gc=False):
+    """Arguments of a dispatcher op."""
+
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_ABSENT)
 
 
 def text(value: object) -> str:

@@ -7,54 +7,85 @@ So the decoder itself proves each cut right, and nothing has to scan the text ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from analyzer.decimals import NotExact
 from analyzer.errors import AnalyzerError
 from analyzer.files import Chunks
-from analyzer.kineto.fields import Event
+from analyzer.kineto.fields import AnyEvent, EpochEvent, Event
 from analyzer.kineto.salvage import DECODE_ERRORS, Damage, clean, salvage
 from analyzer.kineto.table import Events, EventTable
 
 _MAX_HEADER_BYTES = 256 << 20
 _MAX_EVENT_BYTES = 64 << 20
+_PATIENCE_BYTES = 16 << 20  # before text that cannot be cut is taken for damaged
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _ARRAY_BYTES = 256  # more than the text that _ARRAY matches
 _LIKELY_CUT = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"\s*:)')
 _POSSIBLE_CUT = re.compile(rb"\}\s*,(?=\s*\{)")
-_CUT_SEARCH_BYTES = 1 << 20
+_NEAR_BYTES = 1 << 12  # of the end; a cut is usually there
 _CUTS_TRIED = 4
 _TAIL_BYTES = 64
 
+_NOT_FOR_FLOATS = re.compile(rb'"ts"\s*:\s*(?:"|[89]\d{12}\.|\d{14,}\.|\d{17})')
+_SNIFF_BYTES = 1 << 14
 
-def read_events(chunks: Chunks | Iterable[bytes], path: str) -> Events:
+_Decoded = Sequence[Event] | Sequence[EpochEvent] | Sequence[AnyEvent]
+_Piece = tuple[bytes | memoryview, _Decoded]
+
+
+def read_events(chunks: Chunks | Iterable[bytes], path: str, with_ops: bool | None = None) -> Events:
     """Decode the complete events of a Kineto trace, given the bytes of its JSON text in chunks.
 
     Args:
         path: names the file in messages.
+        with_ops: keep dispatcher ops (`cpu_op`) and their input shapes. They are half of a trace, and where a device
+            computes they only launch; so by default they are kept unless the trace says that its job uses a device.
 
     Raises:
         AnalyzerError: not JSON, no `traceEvents` in it, or cut short, so that an unknown part of its events is gone.
     """
     reader = _Reader(path)
-    table = EventTable(path)
-    for events in reader.pieces(iter(chunks)):
-        table.add(events)
+    try:
+        rest = reader.read_header(iter_chunks := iter(chunks))
+        table = EventTable(path, with_ops=not _has_device(reader.metadata) if with_ops is None else with_ops)
+        for array, events in reader.pieces(rest, iter_chunks):
+            try:
+                table.add(events)
+            except NotExact:
+                table.add(reader.decode_digits(array))
+    except _NoEvents as nothing:
+        damage = getattr(chunks, "damage", None)
+        why = f"damaged ({damage}); copy it again" if damage else str(nothing)
+        raise AnalyzerError(f"{path}: {why}") from nothing
+    damage = getattr(chunks, "damage", None)
     if not reader.whole and not table.complete:
-        reason = getattr(chunks, "damage", None) or "the list of events does not end"
+        reason = damage or "the list of events does not end"
         raise AnalyzerError(f"{path}: cut short after {table.seen} events ({reason}); copy or export it again")
     warnings = list(reader.warnings)
     if not reader.whole:
         warnings.append(f"{path}: the end of the file is missing; all recorded events are there")
-    elif getattr(chunks, "damage", None):
+    elif damage:
         warnings.append(f"{path}: the compressed file is damaged at its end; all events could be read")
     if reader.damage.repaired:
         warnings.append(f"{path}: {_events(reader.damage.repaired)} not valid JSON; read as far as needed")
     if reader.damage.lost:
         warnings.append(f"{path}: {_events(reader.damage.lost)} unreadable and left out")
     return table.finish(reader.metadata, warnings)
+
+
+class _NoEvents(Exception):
+    """The text ends before the list of events begins."""
+
+
+def _has_device(metadata: dict[str, Any]) -> bool:
+    """Whether a trace that begins like this is of a job with devices, whose ops only launch."""
+    distributed = metadata.get("distributedInfo")
+    backend = distributed.get("backend") if isinstance(distributed, dict) else None
+    return bool(metadata.get("deviceProperties")) or backend == "nccl"
 
 
 def _events(count: int) -> str:
@@ -70,20 +101,11 @@ class _Reader:
         self.warnings: list[str] = []
         self.damage = Damage()
         self.whole = False  # the end of the event array was seen
-        self._decode_array = msgspec.json.Decoder(list[Event]).decode
+        self._decode_usual: Callable[[bytes | memoryview], _Decoded] = msgspec.json.Decoder(list[Event]).decode
+        self._decode_epoch = msgspec.json.Decoder(list[EpochEvent]).decode
+        self._decode_any = msgspec.json.Decoder(list[AnyEvent]).decode
 
-    def pieces(self, chunks: Iterator[bytes]) -> Iterator[list[Event]]:
-        buffer = self._after_header(chunks)
-        for chunk in chunks:
-            buffer += chunk
-            events, buffer = self._whole_events(buffer)
-            if events:
-                yield events
-            if len(buffer) > _MAX_EVENT_BYTES:
-                raise AnalyzerError(f"{self.path}: one event is longer than {_MAX_EVENT_BYTES >> 20} MiB; not a trace")
-        yield self._last_events(buffer)
-
-    def _after_header(self, chunks: Iterator[bytes]) -> bytes:
+    def read_header(self, chunks: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what follows the opening bracket of the event array."""
         buffer = b""
         for chunk in chunks:
@@ -100,61 +122,71 @@ class _Reader:
             if len(buffer) > _MAX_HEADER_BYTES:
                 break
         if not buffer.strip():
-            raise AnalyzerError(f"{self.path}: empty; export the trace again")
-        raise AnalyzerError(f'{self.path}: no "traceEvents" in it; give a trace exported by the PyTorch profiler')
+            raise _NoEvents("empty; export the trace again")
+        raise _NoEvents('no "traceEvents" in it; give a trace exported by the PyTorch profiler')
 
-    def _whole_events(self, buffer: bytes) -> tuple[list[Event], bytes]:
-        """Decode as many whole events as the buffer holds; return them and the rest."""
-        cuts = self._cuts(buffer)
+    def pieces(self, rest: bytes, chunks: Iterator[bytes]) -> Iterator[_Piece]:
+        """Pieces of whole events: `rest` of the header's text first, then the chunks."""
+        if _NOT_FOR_FLOATS.search(rest, 0, _SNIFF_BYTES):
+            self._decode_usual = self._decode_epoch
+        text = _Text(rest)
+        for chunk in chunks:
+            text.append(chunk)
+            piece = self._next_piece(text)
+            if piece is not None:
+                yield piece
+            if len(text) > _MAX_EVENT_BYTES:
+                raise AnalyzerError(f"{self.path}: one event is longer than {_MAX_EVENT_BYTES >> 20} MiB; not a trace")
+        yield self._last_piece(text.take(len(text)))
+
+    def decode_digits(self, array: bytes | memoryview) -> Sequence[AnyEvent]:
+        """Decode a piece again, with times as text; timestamps of those that follow too."""
+        self._decode_usual = self._decode_epoch
+        return self._decode_any(array)
+
+    def _next_piece(self, text: _Text) -> _Piece | None:
+        """As many whole events as the text holds; they are taken from it."""
+        cuts = _cuts(text.view())
         for cut in cuts:
-            events = self._decode(buffer[: cut - 1])
+            array = text.array_up_to(cut)
+            events = self._decode(array)
             if events is not None:
-                return events, buffer[cut:]
-        if not cuts:
-            return [], buffer
-        return salvage(buffer[: cuts[0] - 1], self.damage), buffer[cuts[0] :]
+                text.drop(cut)
+                return array, events
+            text.restore(cut)
+        if not cuts or len(text) < _PATIENCE_BYTES:
+            return None
+        return b"", salvage(text.take(cuts[0])[:-1], self.damage)
 
-    @staticmethod
-    def _cuts(buffer: bytes) -> list[int]:
-        """Ends of the text between two events, the last first, likely ones only if there are any."""
-        window = max(0, len(buffer) - _CUT_SEARCH_BYTES)
-        for pattern, start in ((_LIKELY_CUT, window), (_LIKELY_CUT, 0), (_POSSIBLE_CUT, window)):
-            cuts = [match.end() for match in pattern.finditer(buffer, start)]
-            if cuts:
-                return cuts[: -_CUTS_TRIED - 1 : -1]
-        return []
-
-    def _decode(self, elements: bytes) -> list[Event] | None:
+    def _decode(self, array: bytes | memoryview) -> _Decoded | None:
         try:
-            return self._decode_array(b"[" + elements + b"]")
+            return self._decode_usual(array)
+        except msgspec.ValidationError:
+            pass  # valid JSON, but some field is of another type
+        except DECODE_ERRORS:
+            return None
+        try:
+            return self._decode_any(array)
         except DECODE_ERRORS:
             return None
 
-    def _last_events(self, buffer: bytes) -> list[Event]:
-        for end in _array_ends(buffer):
-            events = self._decode(buffer[:end])
+    def _last_piece(self, text: bytes) -> _Piece:
+        for end in _array_ends(text):
+            array = b"[" + text[: end + 1]
+            events = self._decode(array)
             if events is not None:
-                return self._ended(events, buffer[end + 1 :])
-        for end in _array_ends(buffer):  # damaged events, or none: the first bracket with plain fields behind it
-            if self._is_tail(buffer[end + 1 :]):
-                return self._ended(salvage(buffer[:end], self.damage), buffer[end + 1 :])
-        cuts = self._cuts(buffer)
-        return salvage(buffer[: cuts[0] - 1], self.damage) if cuts else []
+                self._ended(text[end + 1 :])
+                return array, events
+        for end in _array_ends(text):  # damaged events, or none: the first bracket with plain fields behind it
+            if _is_tail(text[end + 1 :]):
+                self._ended(text[end + 1 :])
+                return b"", salvage(text[:end], self.damage)
+        cuts = _cuts(text)
+        return b"", salvage(text[: cuts[0] - 1], self.damage) if cuts else []
 
-    def _ended(self, events: list[Event], tail: bytes) -> list[Event]:
+    def _ended(self, tail: bytes) -> None:
         self.whole = True
         self._remember(b"{" + tail.lstrip().lstrip(b","))
-        return events
-
-    @staticmethod
-    def _is_tail(text: bytes) -> bool:
-        text = clean(text).strip()
-        if text in (b"", b"}"):
-            return True
-        try:
-            return bool(msgspec.json.decode(b"{" + text.lstrip(b","), type=dict[str, msgspec.Raw]))
-        except DECODE_ERRORS:
-            return False
 
     def _remember(self, text: bytes) -> None:
         if text.strip(b"{} \n\r\t,") == b"":
@@ -165,10 +197,71 @@ class _Reader:
             self.warnings.append(f"{self.path}: what the trace says about itself is unreadable and left out")
 
 
-def _array_ends(buffer: bytes) -> Iterator[int]:
+class _Text:
+    """Text not yet decoded, in one buffer that is used again and again; a byte before it is kept free for a bracket."""
+
+    def __init__(self, text: bytes) -> None:
+        self._buffer = bytearray(b"[" + text)
+        self._start, self._end = 1, 1 + len(text)  # of the text in the buffer
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def append(self, more: bytes) -> None:
+        rest = self._buffer[self._start : self._end]
+        self._start, self._end = 1, 1 + len(rest) + len(more)
+        if self._end > len(self._buffer):
+            self._buffer = bytearray(2 * self._end)
+        self._buffer[1 : 1 + len(rest)] = rest
+        self._buffer[1 + len(rest) : self._end] = more
+
+    def view(self) -> memoryview:
+        return memoryview(self._buffer)[self._start : self._end]
+
+    def array_up_to(self, cut: int) -> memoryview:
+        """The text before the comma that ends at `cut`, between brackets; valid until the next `append`."""
+        self._buffer[self._start - 1] = ord("[")
+        self._buffer[self._start + cut - 1] = ord("]")
+        return memoryview(self._buffer)[self._start - 1 : self._start + cut]
+
+    def restore(self, cut: int) -> None:
+        """Undo `array_up_to`."""
+        self._buffer[self._start + cut - 1] = ord(",")
+
+    def drop(self, cut: int) -> None:
+        self._start += cut
+
+    def take(self, cut: int) -> bytes:
+        taken = bytes(self.view()[:cut])
+        self.drop(cut)
+        return taken
+
+
+def _cuts(text: bytes | memoryview) -> list[int]:
+    """Ends of the commas between two events, a few, the last first; unlikely ones only if there are no others."""
+    near = max(0, len(text) - _NEAR_BYTES)
+    for pattern, start in ((_LIKELY_CUT, near), (_LIKELY_CUT, 0), (_POSSIBLE_CUT, near)):
+        cuts = [match.end() for match in pattern.finditer(text, start)]
+        if cuts:
+            return cuts[: -_CUTS_TRIED - 1 : -1]
+    return []
+
+
+def _array_ends(text: bytes) -> Iterator[int]:
     """Positions of brackets that may close the event array, from the back."""
-    end = len(buffer)
-    while (end := buffer.rfind(b"]", 0, end)) >= 0:
-        before = buffer[max(0, end - _TAIL_BYTES) : end].rstrip()
+    end = len(text)
+    while (end := text.rfind(b"]", 0, end)) >= 0:
+        before = text[max(0, end - _TAIL_BYTES) : end].rstrip()
         if before.endswith((b"}", b",")) or (not before and end <= _TAIL_BYTES):
             yield end
+
+
+def _is_tail(text: bytes) -> bool:
+    """Whether plain fields and the end of the document are all that is there."""
+    text = clean(text).strip()
+    if text in (b"", b"}"):
+        return True
+    try:
+        return bool(msgspec.json.decode(b"{" + text.lstrip(b","), type=dict[str, msgspec.Raw]))
+    except DECODE_ERRORS:
+        return False

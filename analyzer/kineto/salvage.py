@@ -11,21 +11,19 @@ from dataclasses import dataclass
 
 import msgspec
 
-from analyzer.kineto.fields import Args, Event
+from analyzer.kineto.fields import AnyEvent
 
 _FROM_CONTROL = bytes(b if b >= 0x20 else 0x20 for b in range(256))
 _BETWEEN_EVENTS = re.compile(rb'(?<=\})\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"\s*:)')
 _NEXT_KEY = r'"\s*,\s*"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"\s*:'
 _NAME = re.compile(rf'"name"\s*:\s*"(.*?)(?:{_NEXT_KEY}|"\s*\}})', re.DOTALL)
+_ARGUMENTS = ("stream", "device", "correlation", "bytes")
 _WORD = {key: re.compile(rf'"{key}"\s*:\s*"([^"]*)"') for key in ("ph", "cat")}
-_NUMBER = {
-    key: re.compile(rf'"{key}"\s*:\s*"?(-?[0-9][0-9.eE+-]*)')
-    for key in ("ts", "dur", "pid", "tid", "stream", "device", "correlation", "bytes")
-}
+_NUMBER = {key: re.compile(rf'"{key}"\s*:\s*"?(-?[0-9][0-9.eE+-]*)') for key in ("ts", "dur", "tid", *_ARGUMENTS)}
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_decode_all = msgspec.json.Decoder(list[Event]).decode
-_decode_one = msgspec.json.Decoder(Event).decode
+_decode_all = msgspec.json.Decoder(list[AnyEvent]).decode
+_decode_one = msgspec.json.Decoder(AnyEvent).decode
 
 
 @dataclass
@@ -41,7 +39,7 @@ def clean(text: bytes) -> bytes:
     return text.translate(_FROM_CONTROL).decode("utf-8", "replace").encode()
 
 
-def salvage(elements: bytes, damage: Damage) -> list[Event]:
+def salvage(elements: bytes, damage: Damage) -> list[AnyEvent]:
     """Events of a piece that does not parse as it is, as many as can be read; `damage` counts the others."""
     elements = clean(elements)
     try:
@@ -64,25 +62,19 @@ def salvage(elements: bytes, damage: Damage) -> list[Event]:
     return events
 
 
-def _pick_fields(text: str) -> Event | None:
+def _pick_fields(text: str) -> AnyEvent | None:
     """An event from the fields found in a broken one; None without kind, name and times."""
     words = {key: match[1] for key, pattern in _WORD.items() if (match := pattern.search(text))}
     numbers = {key: match[1] for key, pattern in _NUMBER.items() if (match := pattern.search(text))}
     name = _NAME.search(text)
     if words.get("ph") != "X" or name is None or not {"ts", "dur"} <= set(numbers):
         return None
-    return Event(
-        ph="X",
+    arguments = ", ".join(f'"{key}": "{numbers[key]}"' for key in _ARGUMENTS if key in numbers)
+    return AnyEvent(
         cat=words.get("cat"),
         name=name[1],
-        pid=numbers.get("pid"),
         tid=numbers.get("tid"),
         ts=msgspec.Raw(numbers["ts"].encode()),
         dur=msgspec.Raw(numbers["dur"].encode()),
-        args=Args(
-            stream=numbers.get("stream"),
-            device=numbers.get("device"),
-            correlation=numbers.get("correlation"),
-            bytes=numbers.get("bytes"),
-        ),
+        args=msgspec.Raw(f"{{{arguments}}}".encode()),
     )

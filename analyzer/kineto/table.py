@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import compress
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzer import lanes
-from analyzer.decimals import scaled_integers
+from analyzer.decimals import floats_to_ns, scaled_integers
 from analyzer.intervals import Int64
-from analyzer.kineto.fields import NO_ARGS, Args, Event, integer, optional_text, text
+from analyzer.kineto.fields import (
+    AnyEvent,
+    DeviceArgs,
+    EpochEvent,
+    Event,
+    LaunchArgs,
+    OpArgs,
+    integer,
+    optional_text,
+    text,
+)
 
 _LONGEST_EVENT_NS = 24 * 3600 * 10**9  # no step lasts a day; counters that wrapped around do
 _FARTHEST_NS = 3600 * 10**9  # from the middle of a trace; no trace lasts two hours
 _DIGITS_OF_NS = 18  # today in ns has 19 digits before the point, in µs 16
 _TAIL_EVENTS = 16
+_SAMPLE = 100
 _LIMIT_NS = 1 << 62
 _LAST_EVENT = "Record Window End"  # Kineto writes it after all others
 
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+Mask = NDArray[np.bool_]
+
 
 class CollectiveArgs(NamedTuple):
-    """What Kineto writes about a collective beside its name; None or UNKNOWN where it does not."""
+    """What Kineto writes about a collective beside its name; None where it does not."""
 
     name: str
     group: str | None
@@ -38,10 +56,11 @@ class CollectiveArgs(NamedTuple):
 
 @dataclass
 class Events:
-    """The complete events of one file, in file order; columns have one length n.
+    """The complete events of one file that the analyzer uses, in file order; columns have one length n.
 
-    `thread` indexes `threads` (pairs of pid and tid as text), `category` indexes `categories`, `name_id` indexes
-    `names`, `shape` indexes distinct grids or input shapes, `collective` indexes `collectives`; -1 is absent.
+    `category`, `name_id` and `thread` index `categories`, `names` and `threads`. -1 stands for absent in the others:
+    `stream`, `device`, `bytes` and `collective` (which indexes `collectives`) are of device intervals, `correlation`
+    also of launching calls; `shape` tells apart grids of kernels and input shapes of ops.
     """
 
     start_ns: Int64
@@ -49,69 +68,152 @@ class Events:
     category: NDArray[np.int16]
     name_id: NDArray[np.int32]
     thread: NDArray[np.int32]
-    stream: Int64
-    device: Int64
+    stream: NDArray[np.int32]
+    device: NDArray[np.int16]
     correlation: Int64
     bytes: Int64
     shape: NDArray[np.int32]
     collective: NDArray[np.int32]
     categories: list[str]
     names: list[str]
-    threads: list[tuple[str, str]]
+    threads: list[str]
     collectives: list[CollectiveArgs]
     metadata: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
 
-    def of(self, categories: Iterable[str]) -> NDArray[np.bool_]:
+    def of(self, categories: Iterable[str]) -> Mask:
         """Mask of the events in any of these categories."""
-        ids = [i for i, category in enumerate(self.categories) if category in categories]
-        return np.isin(self.category, ids)
+        return _table(self.categories, set(categories))[self.category]
+
+
+_DTYPES: dict[str, Any] = {
+    "start_ns": np.int64,
+    "end_ns": np.int64,
+    "category": np.int16,
+    "name_id": np.int32,
+    "thread": np.int32,
+    "stream": np.int32,
+    "device": np.int16,
+    "correlation": np.int64,
+    "bytes": np.int64,
+    "shape": np.int32,
+    "collective": np.int32,
+}
+
+
+class _Interned(dict[Any, int]):
+    """Gives each new key the next number."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+    def numbers(self, keys: Iterable[Any], count: int) -> NDArray[np.int32]:
+        return np.fromiter(map(self.__getitem__, keys), np.int32, count)
 
 
 class EventTable:
-    """Grows columns from pieces of events, interning every text.
+    """Grows columns from pieces of events.
 
     `seen` counts the events so far, used or not; `complete` turns true with the one that Kineto writes last.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, with_ops: bool) -> None:
         self.path = path
         self.seen = 0
         self.complete = False
+        self._used = lanes.DEVICE_CATEGORIES | lanes.HOST_CATEGORIES
+        if not with_ops:
+            self._used -= lanes.OP_CATEGORIES
         self._scale_digits: int | None = None
         self._blocks: list[dict[str, np.ndarray]] = []
-        self._categories: dict[str, int] = {}
-        self._names: dict[str, int] = {}
-        self._threads: dict[tuple[str, str], int] = {}
-        self._shapes: dict[object, int] = {}
-        self._collectives: dict[CollectiveArgs, int] = {}
+        self._categories, self._names, self._threads = _Interned(), _Interned(), _Interned()
+        self._shapes, self._collectives = _Interned(), _Interned()
         self._dropped: dict[str, int] = {}
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, events: Sequence[Event] | Sequence[EpochEvent] | Sequence[AnyEvent]) -> None:
+        """Add the events of a piece.
+
+        Raises:
+            NotExact: a time does not fit a float; nothing was added. Decode the piece as AnyEvent.
+        """
+        used = self._used
+        kept: list[Any] = [event for event in events if event.cat in used]
+        if kept:
+            category = self._categories.numbers(map(attrgetter("cat"), kept), len(kept))
+            start, duration, valid = self._times(kept)
+            good = self._keep(
+                {
+                    "without a usable timestamp or duration": ~valid,
+                    "with a negative duration": valid & (duration < 0),
+                    "longer than a day": valid & (duration > _LONGEST_EVENT_NS),
+                }
+            )
+            if not good.all():
+                kept = list(compress(kept, good.tolist()))
+                category, start, duration = category[good], start[good], duration[good]
+            self._blocks.append(
+                {
+                    "start_ns": start,
+                    "end_ns": start + duration,
+                    "category": category.astype(np.int16),
+                    "name_id": self._interned(self._names, "name", kept),
+                    "thread": self._interned(self._threads, "tid", kept),
+                    **self._arguments(kept, category),
+                }
+            )
         self.seen += len(events)
         self.complete = self.complete or any(event.name == _LAST_EVENT for event in events[-_TAIL_EVENTS:])
-        kept = [event for event in events if event.ph == "X" and event.cat in _KEPT_CATEGORIES]
-        if not kept:
-            return
-        starts = [bytes(event.ts) for event in kept]
-        if self._scale_digits is None:
-            digits = sorted(len(start.strip(b' "').partition(b".")[0]) for start in starts)
-            self._scale_digits = 0 if digits[len(digits) // 2] >= _DIGITS_OF_NS else 3
-        start, start_ok = scaled_integers(starts, self._scale_digits)
-        duration, duration_ok = scaled_integers([bytes(event.dur) for event in kept], self._scale_digits)
-        good = self._keep(
-            {
-                "without a usable timestamp or duration": ~(start_ok & duration_ok),
-                "with a negative duration": duration_ok & (duration < 0),
-                "longer than a day": duration_ok & (duration > _LONGEST_EVENT_NS),
-            }
-        )
-        if not good.all():
-            kept = [event for event, is_good in zip(kept, good, strict=True) if is_good]
-            start, duration = start[good], duration[good]
-        self._blocks.append({"start_ns": start, "end_ns": start + duration, **self._columns(kept)})
 
-    def _keep(self, reasons: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    def _times(self, events: list[Any]) -> tuple[Int64, Int64, Mask]:
+        if isinstance(events[0], Event):
+            start, start_valid = floats_to_ns(np.fromiter(map(attrgetter("ts"), events), np.float64, len(events)))
+        else:
+            starts = [bytes(event.ts) for event in events]
+            if self._scale_digits is None:
+                digits = sorted(len(start.strip(b' "').partition(b".")[0]) for start in starts[:_SAMPLE])
+                self._scale_digits = 0 if digits[len(digits) // 2] >= _DIGITS_OF_NS else 3
+            start, start_valid = scaled_integers(starts, self._scale_digits)
+        if isinstance(events[0], AnyEvent):
+            durations = [bytes(event.dur) for event in events]
+            duration, valid = scaled_integers(durations, 3 if self._scale_digits is None else self._scale_digits)
+        else:
+            duration, valid = floats_to_ns(np.fromiter(map(attrgetter("dur"), events), np.float64, len(events)))
+            if self._scale_digits == 0:
+                duration //= 1000
+        return start, duration, start_valid & valid
+
+    @staticmethod
+    def _interned(table: _Interned, attribute: str, events: list[Any]) -> NDArray[np.int32]:
+        try:
+            return table.numbers(map(attrgetter(attribute), events), len(events))
+        except TypeError:  # a list or an object where a name should be
+            return table.numbers([text(getattr(event, attribute)) for event in events], len(events))
+
+    def _arguments(self, events: list[Any], category: NDArray[np.int32]) -> dict[str, np.ndarray]:
+        """Columns from arguments, each decoded only for the categories in which it is used."""
+        columns = {name: np.full(len(events), -1, _DTYPES[name]) for name in _ARGUMENT_COLUMNS}
+        on_device = _table(self._categories, lanes.DEVICE_CATEGORIES)[category]
+        if on_device.any():
+            arguments = _decode(_device_args, compress(events, on_device.tolist()))
+            for name in ("stream", "device", "correlation", "bytes"):
+                columns[name][on_device] = _integers(map(attrgetter(name), arguments), _DTYPES[name])
+            grids = [bytes(a.grid) + bytes(a.block) for a in arguments]
+            columns["shape"][on_device] = [self._shapes[grid] if grid else -1 for grid in grids]
+            columns["collective"][on_device] = [
+                -1 if a.collective is None else self._collectives[_collective(a)] for a in arguments
+            ]
+        launching = _table(self._categories, lanes.LAUNCH_CATEGORIES)[category]
+        if launching.any():
+            calls = _decode(_launch_args, compress(events, launching.tolist()))
+            columns["correlation"][launching] = _integers(map(attrgetter("correlation"), calls), np.int64)
+        is_op = _table(self._categories, lanes.OP_CATEGORIES)[category]
+        if is_op.any():
+            ops = _decode(_op_args, compress(events, is_op.tolist()))
+            columns["shape"][is_op] = [self._shapes[bytes(op.input_dims)] if op.input_dims else -1 for op in ops]
+        return columns
+
+    def _keep(self, reasons: dict[str, Mask]) -> Mask:
         """Mask of the events that no reason speaks against; the others are counted."""
         bad = np.zeros(len(next(iter(reasons.values()))), bool)
         for reason, mask in reasons.items():
@@ -119,46 +221,6 @@ class EventTable:
                 self._dropped[reason] = self._dropped.get(reason, 0) + int((mask & ~bad).sum())
                 bad |= mask
         return ~bad
-
-    def _columns(self, events: list[Event]) -> dict[str, np.ndarray]:
-        arguments = [event.args or NO_ARGS for event in events]
-        categories, names, threads = self._categories, self._names, self._threads
-        return {
-            "category": np.array([categories.setdefault(text(e.cat), len(categories)) for e in events], np.int16),
-            "name_id": np.array([names.setdefault(text(e.name), len(names)) for e in events], np.int32),
-            "thread": np.array(
-                [threads.setdefault((text(e.pid), text(e.tid)), len(threads)) for e in events], np.int32
-            ),
-            "stream": _integers([a.stream for a in arguments]),
-            "device": _integers([a.device for a in arguments]),
-            "correlation": _integers([a.correlation for a in arguments]),
-            "bytes": _integers([a.bytes for a in arguments]),
-            "shape": np.array([self._shape(a) for a in arguments], np.int32),
-            "collective": np.array([-1 if a.collective is None else self._collective(a) for a in arguments], np.int32),
-        }
-
-    def _shape(self, args: Args) -> int:
-        if args.grid is not None:
-            key: object = (str(args.grid), str(args.block))
-        elif args.input_dims:
-            key = bytes(args.input_dims)
-        else:
-            return -1
-        return self._shapes.setdefault(key, len(self._shapes))
-
-    def _collective(self, args: Args) -> int:
-        key = CollectiveArgs(
-            text(args.collective),
-            optional_text(args.group),
-            optional_text(args.description),
-            integer(args.seq),
-            integer(args.in_elements),
-            integer(args.out_elements),
-            optional_text(args.dtype),
-            integer(args.source),
-            integer(args.destination),
-        )
-        return self._collectives.setdefault(key, len(self._collectives))
 
     def finish(self, metadata: dict[str, Any], warnings: list[str]) -> Events:
         columns = {
@@ -178,34 +240,63 @@ class EventTable:
         columns["end_ns"] += origin
         return Events(
             **columns,
-            categories=list(self._categories),
-            names=list(self._names),
-            threads=list(self._threads),
+            categories=[text(category) for category in self._categories],
+            names=[text(name) for name in self._names],
+            threads=[text(thread) for thread in self._threads],
             collectives=list(self._collectives),
             metadata=metadata,
             warnings=warnings,
         )
 
 
-_KEPT_CATEGORIES = lanes.DEVICE_CATEGORIES | lanes.HOST_CATEGORIES
-_DTYPES: dict[str, Any] = {
-    "start_ns": np.int64,
-    "end_ns": np.int64,
-    "category": np.int16,
-    "name_id": np.int32,
-    "thread": np.int32,
-    "stream": np.int64,
-    "device": np.int64,
-    "correlation": np.int64,
-    "bytes": np.int64,
-    "shape": np.int32,
-    "collective": np.int32,
-}
+_ARGUMENT_COLUMNS = ("stream", "device", "correlation", "bytes", "shape", "collective")
+_device_args = msgspec.json.Decoder(list[DeviceArgs])
+_launch_args = msgspec.json.Decoder(list[LaunchArgs])
+_op_args = msgspec.json.Decoder(list[OpArgs])
 
 
-def _integers(values: list[Any]) -> Int64:
-    """int64[n], -1 where a value is absent or no integer."""
+def _decode(decoder: msgspec.json.Decoder[list[_Struct]], events: Iterable[Any]) -> list[_Struct]:
+    """The arguments of each event; of one whose arguments are no object, none."""
+    raw = list(map(attrgetter("args"), events))
     try:
-        return np.array([-1 if value is None else value for value in values], np.int64, ndmin=1)
-    except (TypeError, ValueError, OverflowError):
-        return np.array([-1 if (n := integer(value)) is None else n for value in values], np.int64, ndmin=1)
+        return decoder.decode(b"[" + b",".join(raw) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [_decode_one(decoder, item) for item in raw]
+
+
+def _decode_one(decoder: msgspec.json.Decoder[list[_Struct]], raw: bytes) -> _Struct:
+    try:
+        return decoder.decode(b"[" + raw + b"]")[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decoder.decode(b"[{}]")[0]
+
+
+def _collective(args: DeviceArgs) -> CollectiveArgs:
+    return CollectiveArgs(
+        text(args.collective),
+        optional_text(args.group),
+        optional_text(args.description),
+        integer(args.seq),
+        integer(args.in_elements),
+        integer(args.out_elements),
+        optional_text(args.dtype),
+        integer(args.source),
+        integer(args.destination),
+    )
+
+
+def _table(keys: Iterable[Any], wanted: set[str] | frozenset[str]) -> Mask:
+    """bool[number of keys]: which are wanted."""
+    return np.array([key in wanted for key in keys] or [False], bool)
+
+
+def _integers(found: Iterable[Any], dtype: Any) -> np.ndarray:
+    """Integers, -1 where a value is absent, no integer, or too large."""
+    values = list(found)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        plain = np.array([-1 if value is None else value for value in values] if None in values else values, dtype)
+        if plain.ndim == 1:
+            return plain
+    limit = np.iinfo(dtype).max
+    numbers = (integer(value) for value in values)
+    return np.array([-1 if n is None or not -limit <= n <= limit else n for n in numbers], dtype)
