@@ -8,7 +8,7 @@ lane of their own, so that nothing waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -16,12 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from freescale.balance.policies import Costs, Ranks
+from freescale.balance.balancer import Assign
+from freescale.balance.policies import Costs
 from freescale.comm.transport import Handle, Transport
 from freescale.errors import FreeScaleError
-
-Policy = Callable[[Costs, int], Ranks]
-CostOf = Callable[[np.ndarray], Costs]
 
 
 class MovableBatch(Protocol):
@@ -84,14 +82,12 @@ class SampleExchange(Generic[BatchT]):
 
     Args:
         transport: lane for the exchange.
-        policy: costs, world size -> rank of each sample; pure, see `freescale.balance.policies`.
-        cost_of: int64[N, axes] lengths -> float64[N] cost. Must give the same on every rank.
+        assign: decides which sample goes where; the same on every rank, as `Balancer.assign` is.
         max_samples: the largest number of samples a rank ever brings.
     """
 
-    def __init__(self, transport: Transport, policy: Policy, cost_of: CostOf, max_samples: int) -> None:
-        self.transport = transport
-        self.policy, self.cost_of, self.max_samples = policy, cost_of, max_samples
+    def __init__(self, transport: Transport, assign: Assign, max_samples: int) -> None:
+        self.transport, self.assign, self.max_samples = transport, assign, max_samples
 
     def announce(self, batch: BatchT) -> Announced[BatchT]:
         """Start gathering the lengths of `batch`'s samples (on the CPU: the map is computed there)."""
@@ -114,12 +110,9 @@ class SampleExchange(Generic[BatchT]):
         known = table[home, row]
         in_time = np.argsort(known[:, 0], kind="stable")
         home, known = home[in_time], known[in_time]
-        cost = self.cost_of(known[:, 1:])
-        target = self.policy(cost, self.transport.world_size)
+        sample_bytes = known[:, 1:] @ _bytes_per_row(batch.jagged_values(), known.shape[1] - 1)
+        target, cost = self.assign(known[:, 1:], home, sample_bytes)
 
-        values = batch.jagged_values()
-        bytes_per_row = _bytes_per_row(values, known.shape[1] - 1)
-        sample_bytes = known[:, 1:] @ bytes_per_row
         splits = np.zeros((2, self.transport.world_size), dtype=np.int64)
         np.add.at(splits[0], target[home == rank], sample_bytes[home == rank])
         np.add.at(splits[1], home[target == rank], sample_bytes[target == rank])

@@ -15,6 +15,9 @@ from freescale.errors import FreeScaleError
 Costs = NDArray[np.float64]
 Ranks = NDArray[np.int64]
 
+POLICIES = ("rounds", "zigzag", "variable")
+"""By name, the default first."""
+
 
 def zigzag(costs: Costs, world_size: int) -> Ranks:
     """Fixed batch size, the paper's way: sort by cost, deal there and back (i, 2n-1-i, 2n+i, 4n-1-i, ...).

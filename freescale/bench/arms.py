@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from freescale.errors import FreeScaleError
 
-BASELINE, SDD = "baseline", "sdd"
-LAYERS = ("balance", "overlap")
+BASELINE, BASELINE_AGAIN, SDD, ALL = "baseline", "baseline-aa", "sdd", "freescale"
+LAYERS = ("balance", "overlap", "smfree")
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Arm:
     name: str
     balance: bool = False
     overlap: bool = False
+    smfree: bool = False
     prefetch_ids: bool = False
 
     @property
@@ -34,21 +35,23 @@ class Arm:
 
 
 def parse_arm(name: str) -> Arm:
-    """`baseline`, `sdd`, or layers joined by `+`, in any order (the name is kept as given).
+    """`baseline`, `sdd`, `freescale` (all layers), or layers joined by `+`, in any order (the name is kept as given).
+
+    `baseline-aa` is the baseline under another name: what it seems to gain is noise.
 
     Raises:
         FreeScaleError: no such arm; lists those that exist.
     """
-    if name == BASELINE:
+    if name in (BASELINE, BASELINE_AGAIN):
         return Arm(name)
     if name == SDD:
         return Arm(name, prefetch_ids=True)
-    layers = name.split("+")
+    layers = list(LAYERS) if name == ALL else name.split("+")
     if len(set(layers)) == len(layers) and set(layers) <= set(LAYERS):
         return Arm(name, **dict.fromkeys(layers, True))
     raise FreeScaleError(
-        f"arms: {name!r} does not exist; choose from {BASELINE}, {SDD}, {', '.join(LAYERS)}, "
-        f"or layers joined by +, as {'+'.join(LAYERS)}"
+        f"arms: {name!r} does not exist; choose from {BASELINE}, {SDD}, {', '.join(LAYERS)}, {ALL}, {BASELINE_AGAIN}, "
+        "or layers joined by +, as balance+overlap"
     )
 
 

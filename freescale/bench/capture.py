@@ -135,6 +135,7 @@ class capture:
                 "tokens": tokens or 0,
                 "candidates": 0,
                 "moved_bytes": 0,
+                "batch_bytes": 0,
                 "start_unix_ns": time.time_ns() - (now_ns - self._step_began_ns),
             }
         )

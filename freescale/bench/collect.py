@@ -41,7 +41,7 @@ def bring_to_rank_0(content: bytes, source: int, group: dist.ProcessGroup) -> by
 def steps_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows as the frame that steps.parquet holds, columns and types as the run directory's contract has them."""
     small = dict.fromkeys(("block", "position", "step", "rank"), "int32")
-    whole = dict.fromkeys(("samples", "tokens", "candidates", "moved_bytes", "start_unix_ns"), "int64")
+    whole = dict.fromkeys(("samples", "tokens", "candidates", "moved_bytes", "batch_bytes", "start_unix_ns"), "int64")
     table = pd.DataFrame(rows).astype({**small, **whole})
     first = ["block", "arm", "position", "step", "rank", "warmup"]
     return table[first + [column for column in table.columns if column not in first]]

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from freescale.balance.policies import POLICIES
 from freescale.bench.arms import Arm, parse_arm
 from freescale.errors import FreeScaleError
+
+if TYPE_CHECKING:
+    from freescale.comm.link_model import Link
+    from workloads.registry import Workload
 
 DEFAULT_PRESET = "hstu-small"
 
@@ -29,6 +35,10 @@ class RunConfig:
         data: interaction log to train on instead of generated batches.
         columns: meaning -> column name in `data`.
         device: `cpu` or `cuda`.
+        policy: of the balance layer, see `freescale.balance.policies.POLICIES`.
+        collision_rate: of consecutive batches' item rows, instead of the preset's.
+        link_gbps: emulate a link of this bandwidth per rank, Gb/s; makes the run *emulated*.
+        link_latency_us: latency of that link.
         stall_timeout_s: a rank without progress for so long ends the run.
     """
 
@@ -43,6 +53,10 @@ class RunConfig:
     data: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
+    policy: str = POLICIES[0]
+    collision_rate: float | None = None
+    link_gbps: float | None = None
+    link_latency_us: float = 50.0
     stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -58,12 +72,42 @@ class RunConfig:
                 f"profiled_steps: {self.profiled_steps}, must leave an unrecorded step among the "
                 f"{self.steps_per_turn} of a block; raise steps or warmup_steps"
             )
+        if self.policy not in POLICIES:
+            raise FreeScaleError(f"policy: {self.policy!r}, must be one of {', '.join(POLICIES)}")
+        if self.link_gbps is not None and not self.link_gbps > 0:
+            raise FreeScaleError(f"link_gbps: {self.link_gbps:g}, must be above 0")
+        if not self.link_latency_us >= 0:
+            raise FreeScaleError(f"link_latency_us: {self.link_latency_us:g}, must be at least 0")
         if self.device not in ("cpu", "cuda"):
             raise FreeScaleError(f"device: {self.device!r}, must be cpu or cuda")
 
     @property
     def parsed_arms(self) -> list[Arm]:
         return [parse_arm(name) for name in self.arms]
+
+    @property
+    def link(self) -> Link | None:
+        """The link to emulate, if any."""
+        if self.link_gbps is None:
+            return None
+        from freescale.comm.link_model import Link
+
+        return Link(self.link_gbps, self.link_latency_us)
+
+    def workload(self) -> Workload:
+        """What to train on, built from the preset and what was asked for instead of it.
+
+        Raises:
+            FreeScaleError: no such preset, a value out of range, or a data file that cannot be used.
+        """
+        from workloads import registry
+
+        preset = registry.preset(self.preset)
+        if self.collision_rate is not None:
+            if self.data is not None:
+                raise FreeScaleError("collision_rate: an interaction log has its own; leave one of the two out")
+            preset = replace(preset, collision_rate=self.collision_rate)
+        return registry.build(preset, self.seed, self.data, self.columns)
 
     @property
     def steps_per_turn(self) -> int:

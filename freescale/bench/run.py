@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from freescale.balance.policies import POLICIES
 from freescale.bench.arms import parse_arms
 from freescale.bench.config import DEFAULT_PRESET, RunConfig
 from freescale.errors import FreeScaleError
@@ -40,6 +41,12 @@ _DEFAULT = RunConfig()
 @click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Interaction log to train on.")
 @click.option("--column", "columns", multiple=True, metavar="MEANING=NAME", help="Column of --data, e.g. user=uid.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default=_DEFAULT.device, show_default=True)
+@click.option(
+    "--policy", type=click.Choice(POLICIES), default=_DEFAULT.policy, show_default=True, help="Of the balance layer."
+)
+@click.option("--collision-rate", type=float, help="Share of a batch's item rows that the batch before used too.")
+@click.option("--link-gbps", type=float, help="Emulate a link of this bandwidth per rank; marks the run emulated.")
+@click.option("--link-latency-us", default=_DEFAULT.link_latency_us, show_default=True, help="Latency of that link.")
 @click.option("--out", default="runs", show_default=True, type=click.Path(file_okay=False), help="Where runs are kept.")
 @click.option(
     "--stall-timeout", default=_DEFAULT.stall_timeout_s, show_default=True, help="Seconds of silence that end the run."
@@ -57,6 +64,10 @@ def command(
     data: str | None,
     columns: tuple[str, ...],
     device: str,
+    policy: str,
+    collision_rate: float | None,
+    link_gbps: float | None,
+    link_latency_us: float,
     out: str,
     stall_timeout: float,
     as_json: bool,
@@ -75,6 +86,10 @@ def command(
             data=data,
             columns=_parse_columns(columns),
             device=device,
+            policy=policy,
+            collision_rate=collision_rate,
+            link_gbps=link_gbps,
+            link_latency_us=link_latency_us,
             stall_timeout_s=stall_timeout,
         )
         workload = _describe(config)
@@ -131,7 +146,7 @@ def _create(config: RunConfig, workload: dict[str, Any], out: Path) -> Path:
     run = rundir.make_run(out, name)
     manifest = {
         "schema": rundir.SCHEMA,
-        "provenance": "measured",
+        "provenance": "emulated" if config.link_gbps else "measured",
         "complete": False,
         "created_utc": now.isoformat(timespec="seconds"),
         "command": ["freescale-bench", *sys.argv[1:]],
@@ -140,6 +155,8 @@ def _create(config: RunConfig, workload: dict[str, Any], out: Path) -> Path:
         "world_size": config.ranks,
         "backend": backend,
         "device": config.device,
+        "policy": config.policy,
+        "link": {"gbps": config.link_gbps, "latency_us": config.link_latency_us} if config.link_gbps else None,
         "arms": list(config.arms),
         "blocks": config.blocks,
         "steps_per_turn": config.steps_per_turn,
@@ -221,9 +238,7 @@ def _parse_columns(columns: tuple[str, ...]) -> dict[str, str]:
 
 def _describe(config: RunConfig) -> dict[str, Any]:
     """The workload's entry in the manifest; building it here finds errors before any rank starts."""
-    from workloads import registry
-
-    workload = registry.build(registry.preset(config.preset), config.seed, config.data, config.columns)
+    workload = config.workload()
     available = workload.steps_available(config.ranks)
     if available is not None and available < config.batches_needed:
         raise FreeScaleError(

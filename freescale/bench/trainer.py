@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from freescale.balance.balancer import Balancer
+from freescale.balance.cost_model import CostModel, work_of
 from freescale.balance.exchange import SampleExchange
-from freescale.balance.policies import zigzag
 from freescale.bench.arms import Arm
 from freescale.bench.feed import Feed, Ready
-from freescale.comm.process_group import ProcessGroupTransport
-from freescale.comm.transport import Handle
+from freescale.bench.lanes import Lanes
+from freescale.comm.transport import Handle, Transport
 from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.contribution import is_in
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.prioritized import PrioritizedSchedule
 from freescale.overlap.row_optimizer import RowOptimizer
-from freescale.overlap.schedule import LANES as EXCHANGE_LANES
 from freescale.overlap.schedule import Parts, Schedule
 from workloads.batch import JaggedBatch
 from workloads.losses import bce_sum, normalized_entropy
 from workloads.registry import Workload
-
-LANES = ("data", "dense", *EXCHANGE_LANES)
 
 
 @dataclass
@@ -48,21 +47,23 @@ class Trainer:
     """Sharded embedding, data-parallel dense model and their optimizers on one rank.
 
     Args:
-        lanes: transports named in `LANES`.
+        policy: of the balance layer, see `freescale.balance.policies.POLICIES`.
         beat: called several times a step, a sign of life.
     """
 
     def __init__(
         self,
         workload: Workload,
-        lanes: Mapping[str, ProcessGroupTransport],
+        lanes: Lanes,
         device: torch.device,
         seed: int,
+        policy: str = "rounds",
         beat: Callable[[], None] = lambda: None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.workload, self.lanes, self.device, self.beat = workload, lanes, device, beat
-        self.rank, self.world_size = lanes["data"].rank, lanes["data"].world_size
+        self.rank, self.world_size = lanes.reference["data"].rank, lanes.reference["data"].world_size
+        self.balancer = Balancer(self.world_size, CostModel(workload.cost), policy)
         self.embedding = ShardedEmbedding(
             workload.tables(),
             workload.feature_tables(),
@@ -73,9 +74,7 @@ class Trainer:
             dtype=dtype,
             device=device,
         )
-        self.dense = DistributedDataParallel(
-            workload.dense_model(dtype).to(device), process_group=lanes["dense"].process_group
-        )
+        self.dense = DistributedDataParallel(workload.dense_model(dtype).to(device), process_group=lanes.dense)
         self.hooks = ComputeHooks(self.dense.module)
         self._initial = [value.detach().clone() for value in self._all_state()]
 
@@ -95,16 +94,18 @@ class Trainer:
         """
         self.restore()
         optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3)
-        schedule = self._schedule(arm, optimizer)
-        exchange = self._exchange(arm, batches)
-        feed = Feed(batches, self.workload, self.lanes["data"], exchange, self.device, arm.batches_ahead)
-        steps = []
+        lanes = self.lanes.of(arm)
+        schedule = self._schedule(arm, Parts(self.embedding, optimizer, lanes, self.hooks))
+        exchange = self._exchange(arm, lanes["data"], batches)
+        predict = self.balancer.costs.predicted_ms
+        feed = Feed(batches, predict, lanes["data"], exchange, self.device, arm.batches_ahead)
+        steps: list[_Step] = []
         while True:
             start_unix_ns, start_ns, start_cpu_ns = time.time_ns(), time.perf_counter_ns(), time.thread_time_ns()
             ready = feed.take()
             if ready is None:
                 break
-            sums, owned = self._train(ready, schedule, feed, arm)
+            sums, owned = self._train(ready, schedule, feed, arm, steps[-1] if steps else None)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             step_ns, cpu_ns = time.perf_counter_ns() - start_ns, time.thread_time_ns() - start_cpu_ns
@@ -113,18 +114,19 @@ class Trainer:
         schedule.stop()
         return self._rows(steps)
 
-    def _train(self, ready: Ready, schedule: Schedule, feed: Feed, arm: Arm) -> tuple[Handle, list[Tensor]]:
+    def _train(
+        self, ready: Ready, schedule: Schedule, feed: Feed, arm: Arm, before: _Step | None
+    ) -> tuple[Handle, list[Tensor]]:
         batch = ready.batch
         sums: list[Handle] = []
         self.beat()
+        if before is not None:
+            self._learn(before.sums)
 
         def loss_of(embedded: dict[str, Tensor]) -> Tensor:
             logits = self.dense(embedded, batch)
             loss = bce_sum(logits, batch.labels, batch.weights)
-            statistics = torch.stack(
-                [loss.detach().double(), (batch.weights * batch.labels).sum().double(), batch.weights.sum().double()]
-            )
-            sums.append(self.lanes["data"].all_gather(statistics))
+            sums.append(self._share(feed.lane, loss.detach(), batch, before))
             feed.advance()
             self.beat()
             # DDP averages over ranks, so this makes the average the mean over the global batch.
@@ -135,17 +137,28 @@ class Trainer:
         self.beat()
         return sums[0], lookup.owned
 
-    def _schedule(self, arm: Arm, optimizer: torch.optim.Optimizer) -> Schedule:
-        parts = Parts(self.embedding, optimizer, self.lanes, self.hooks)
-        if arm.overlap:
-            return PrioritizedSchedule(parts)
-        return BlockingSchedule(parts, prefetch_ids=arm.prefetch_ids)
+    def _share(self, lane: Transport, loss: Tensor, batch: JaggedBatch, before: _Step | None) -> Handle:
+        """Gather this step's loss sums, and the work and time of the step before, for the cost model."""
+        loss_sums = torch.stack([loss, (batch.weights * batch.labels).sum(), batch.weights.sum()]).double()
+        busy_ms, work = float("nan"), np.zeros(4)
+        if before is not None and self.device.type == "cpu":
+            busy_ms, work = before.compute_ns / 1e6, work_of(before.ready.batch.lengths.numpy())
+        return lane.all_gather(torch.cat([loss_sums, loss_sums.new_tensor([busy_ms, *work])]))
 
-    def _exchange(self, arm: Arm, batches: Sequence[JaggedBatch]) -> SampleExchange[JaggedBatch] | None:
+    def _learn(self, sums: Handle) -> None:
+        gathered = sums.wait().cpu().numpy()
+        self.balancer.observe(gathered[:, 4:], gathered[:, 3])
+
+    def _schedule(self, arm: Arm, parts: Parts) -> Schedule:
+        return PrioritizedSchedule(parts) if arm.overlap else BlockingSchedule(parts, prefetch_ids=arm.prefetch_ids)
+
+    def _exchange(
+        self, arm: Arm, lane: Transport, batches: Sequence[JaggedBatch]
+    ) -> SampleExchange[JaggedBatch] | None:
         if not arm.balance:
             return None
         max_samples = max(self.workload.max_samples, *(batch.samples for batch in batches))
-        return SampleExchange(self.lanes["data"], zigzag, self.workload.cost, max_samples)
+        return SampleExchange(lane, self.balancer.assign, max_samples)
 
     def _all_state(self) -> list[Tensor]:
         states = [value for state in self.embedding.states for value in state.values()]
@@ -155,7 +168,7 @@ class Trainer:
         rates = self._collision_rates([step.owned for step in steps])
         rows = []
         for number, (step, rate) in enumerate(zip(steps, rates, strict=True)):
-            loss_sum, positives, weight = step.sums.wait().sum(0).tolist()
+            loss_sum, positives, weight = step.sums.wait()[:, :3].sum(0).tolist()
             batch = step.ready.batch
             rows.append(
                 {
@@ -168,6 +181,7 @@ class Trainer:
                     "candidates": batch.candidate_time.numel(),
                     "predicted_cost": step.ready.predicted_cost,
                     "moved_bytes": step.ready.moved_bytes,
+                    "batch_bytes": step.ready.batch_bytes,
                     "loss": loss_sum / weight,
                     "normalized_entropy": normalized_entropy(loss_sum, positives, weight),
                     "collision_rate": rate,
@@ -183,5 +197,5 @@ class Trainer:
             counts[number, 0] = sum(rows.numel() for rows in now)
             if number:
                 counts[number, 1] = sum(int(is_in(a, b).sum()) for a, b in zip(now, owned[number - 1], strict=True))
-        total = self.lanes["data"].all_gather(counts).wait().sum(0).tolist()
+        total = self.lanes.reference["data"].all_gather(counts).wait().sum(0).tolist()
         return [hit / rows if number and rows else float("nan") for number, (rows, hit) in enumerate(total)]

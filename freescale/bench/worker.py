@@ -24,11 +24,10 @@ from freescale.bench.arms import Arm
 from freescale.bench.collect import bring_to_rank_0, gather_rows, steps_table
 from freescale.bench.config import RunConfig
 from freescale.bench.heartbeat import Heartbeats
+from freescale.bench.lanes import open_for
 from freescale.bench.profile import merge, profiled_turn
-from freescale.bench.trainer import LANES, Trainer
-from freescale.comm.process_group import open_lanes
+from freescale.bench.trainer import Trainer
 from freescale.errors import FreeScaleError
-from workloads import registry
 from workloads.batch import JaggedBatch
 
 
@@ -52,11 +51,15 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
     timeout = datetime.timedelta(seconds=2 * config.stall_timeout_s)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
     try:
-        lanes = open_lanes(LANES)
+        lanes = open_for(config.parsed_arms, device, config.link)
         control = dist.new_group(backend="gloo", group_desc="control", timeout=timeout)
-        workload = registry.build(registry.preset(config.preset), config.seed, config.data, config.columns)
-        trainer = Trainer(workload, lanes, device, config.seed, beat=lambda: page.beat(rank) if page else None)
+        workload = config.workload()
+        beat = (lambda: page.beat(rank)) if page else (lambda: None)
+        trainer = Trainer(workload, lanes, device, config.seed, config.policy, beat)
+        if run and rank == 0 and lanes.chosen:
+            rundir.update_manifest(run, sm_free=lanes.chosen)
         _measure(config, trainer, run if rank == 0 else None, control, page)
+        lanes.close()
         dist.barrier(group=control)
     finally:
         dist.destroy_process_group()

@@ -13,19 +13,20 @@ from freescale.errors import FreeScaleError
 
 
 def test_arms_are_kept_in_order_with_their_layers() -> None:
-    arms = parse_arms("balance, baseline,sdd,overlap+balance")
+    arms = parse_arms("balance, baseline,sdd,overlap+balance,freescale")
     assert [(arm.name, arm.layers) for arm in arms] == [
         ("balance", ["balance"]),
         ("baseline", []),
         ("sdd", []),
         ("overlap+balance", ["balance", "overlap"]),
+        ("freescale", ["balance", "overlap", "smfree"]),
     ]
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("baseline,turbo", "arms: 'turbo' does not exist; choose from baseline, sdd, balance, overlap, or"),
+        ("baseline,turbo", "arms: 'turbo' does not exist; choose from baseline, sdd, balance, overlap, smfree, "),
         ("baseline+overlap", "arms: 'baseline+overlap' does not exist"),
         ("", "arms: none given; for example --arms baseline,balance"),
         ("balance,baseline,balance", "arms: balance given twice; name each arm once"),

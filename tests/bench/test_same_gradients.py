@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from freescale.bench.arms import parse_arm
-from freescale.bench.trainer import LANES, Trainer
-from freescale.comm.process_group import open_lanes
+from freescale.bench.arms import parse_arm, parse_arms
+from freescale.bench.lanes import open_for
+from freescale.bench.trainer import Trainer
 from freescale.overlap.row_optimizer import RowOptimizer
 from workloads import registry
 from workloads.batch import select
 
 TOLERANCE = 1e-10
+CPU = torch.device("cpu")
 
 
 def gradients(rank: int, world_size: int, ragged: bool) -> dict[str, dict[str, Any]]:
@@ -28,7 +29,7 @@ def gradients(rank: int, world_size: int, ragged: bool) -> dict[str, dict[str, A
     RowOptimizer.update_rows = capture  # type: ignore[method-assign, assignment]
     config = replace(registry.preset("hstu-tiny"), samples_per_rank=6)
     workload = registry.build(config, seed=3)
-    trainer = Trainer(workload, open_lanes(LANES), torch.device("cpu"), seed=3, dtype=torch.float64)
+    trainer = Trainer(workload, open_for([], CPU), CPU, seed=3, dtype=torch.float64)
     batch = workload.batch(0, rank, world_size)
     if ragged:  # a last batch: rank 0 is full, rank 1 has two samples, the others none
         batch = select(batch, range({0: 6, 1: 2}.get(rank, 0)))
@@ -63,7 +64,7 @@ def test_balance_and_baseline_compute_the_same_gradients(run_ranks: Any, world_s
 
 def bounds(rank: int, world_size: int) -> list[dict[str, float]]:
     workload = registry.build(registry.preset("hstu-tiny"), seed=3)
-    trainer = Trainer(workload, open_lanes(LANES), torch.device("cpu"), seed=3)
+    trainer = Trainer(workload, open_for([], CPU), CPU, seed=3)
     batches = [workload.batch(step, rank, world_size) for step in range(3)]
     turns = [trainer.run_turn(parse_arm("baseline"), batches) for _ in range(2)]
     assert [row["loss"] for row in turns[0]] == [row["loss"] for row in turns[1]]
@@ -75,3 +76,26 @@ def test_a_turn_starts_from_the_same_state_every_time(run_ranks: Any) -> None:
     first, second = run_ranks(bounds, 2)
     assert [row["loss"] for row in first] == [row["loss"] for row in second]
     assert [row["collision_rate"] for row in first][1:] == [row["collision_rate"] for row in second][1:]
+
+
+def every_arm(rank: int, world_size: int) -> dict[str, list[float]]:
+    arms = parse_arms("baseline,sdd,overlap,smfree,overlap+smfree,balance,balance+smfree,balance+overlap,freescale")
+    workload = registry.build(registry.preset("hstu-tiny"), seed=3)
+    lanes = open_for(arms, CPU)
+    trainer = Trainer(workload, lanes, CPU, seed=3)
+    batches = [workload.batch(step, rank, world_size) for step in range(6)]
+    losses = {arm.name: [row["loss"] for row in trainer.run_turn(arm, batches)] for arm in arms}
+    lanes.close()
+    return losses
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_arms_without_balance_are_bit_identical_and_those_with_it_agree(run_ranks: Any, world_size: int) -> None:
+    ranks = run_ranks(every_arm, world_size)
+    assert all(losses == ranks[0] for losses in ranks)
+    for name, losses in ranks[0].items():
+        if "balance" in name or name == "freescale":
+            assert losses == pytest.approx(ranks[0]["baseline"], rel=1e-5)
+        else:
+            assert losses == ranks[0]["baseline"]

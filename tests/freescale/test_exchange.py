@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,11 +64,18 @@ def cost_of(lengths: np.ndarray) -> np.ndarray:
     return (lengths[:, 0] ** 2 + lengths[:, 1]).astype(float)
 
 
+def assign(
+    lengths: np.ndarray, home: np.ndarray, sample_bytes: np.ndarray, world_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    assert sample_bytes.tolist() == (lengths @ [8 + 1, 24 + 1]).tolist()
+    return zigzag(cost_of(lengths), world_size), cost_of(lengths)
+
+
 def exchange_once(rank: int, world_size: int) -> tuple[TwoAxes, int, np.ndarray]:
     lane = open_lanes(["data"])["data"]
     counts = COUNTS[world_size]
     batch = make_batch(rank, counts[rank], sum(counts[:rank]))
-    exchange = SampleExchange(lane, zigzag, cost_of, max_samples=8)
+    exchange = SampleExchange(lane, partial(assign, world_size=world_size), max_samples=8)
     moving = exchange.move(exchange.announce(batch))
     return exchange.receive(moving), moving.moved_bytes, moving.cost
 
@@ -98,7 +106,7 @@ def test_samples_arrive_whole_in_time_order_where_the_policy_sends_them(run_rank
 
 
 def too_many(rank: int, world_size: int) -> str:
-    exchange = SampleExchange(open_lanes(["data"])["data"], zigzag, cost_of, max_samples=4)
+    exchange = SampleExchange(open_lanes(["data"])["data"], partial(assign, world_size=1), max_samples=4)
     with pytest.raises(FreeScaleError) as error:
         exchange.announce(make_batch(rank, 5, 0))
     return str(error.value)
