@@ -123,13 +123,11 @@ def test_interrupt_ends_a_wait(start: Start) -> None:
         assert "KeyboardInterrupt" in said(process)
 
 
-def test_kills_leave_no_process_file_or_segment(start: Start) -> None:
-    """The soak of 200 such kills is `benchmarks/soak_kills.py`."""
-    before = traces_left()
-    ranks = start("busy", 2)
-    for process in ranks:
-        until_started(process)
-    ranks[1].kill()
-    assert f"rank 1 (process {ranks[1].pid}) has died" in said(ranks[0])
-    ranks[1].wait(BOUND_S)
-    assert traces_left() == before
+def test_kills_in_a_row_leave_no_process_file_or_segment() -> None:
+    """The soak takes 200 unless told otherwise."""
+    soak = HERE.parents[1] / "benchmarks" / "soak_kills.py"
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    command = [sys.executable, str(soak), "--rounds", "25"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left behind: nothing" in done.stdout
