@@ -6,6 +6,8 @@ engine check; copy engines between GPUs and NCCL's collectives take two.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,13 @@ def _selected(rank: int, world_size: int) -> tuple[str, float]:
 
 def test_a_selected_path_opens(run_ranks: Any) -> None:
     assert run_ranks(_selected, 2, timeout_s=120) == [("host_staged", 1.0)] * 2
+
+
+def test_the_contention_benchmark_runs_and_its_null_arm_shows_nothing() -> None:
+    program = Path(__file__).resolve().parents[2] / "benchmarks" / "contention.py"
+    command = [sys.executable, str(program), "--repeats", "5", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["victim_slowdown"]["matmul"]["alone"]["value"] == 1.0
+    assert result["victim_slowdown"]["matmul"]["copy engine"]["n"] == 5
