@@ -14,11 +14,13 @@ from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, dcc
 from flask import Response
 
 from analyzer.errors import AnalyzerError
-from dashboard import exhibits, theme
+from dashboard import exhibits, sections, tables, theme
 from dashboard.data import Run, RunStore
-from dashboard.pages import overview, runs
+from dashboard.exhibits.timeline import traced_arms
+from dashboard.figures.canvas import message
+from dashboard.pages import collectives, overview, runs, stragglers, timeline
 from dashboard.pages.cards import grid, part
-from dashboard.pages.links import Address, parse
+from dashboard.pages.links import Address, parse, run_link
 from dashboard.pages.messages import trouble
 
 NAME = "FreeScale bench"
@@ -26,6 +28,7 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+PAGES = {"": overview, "timeline": timeline, "stragglers": stragglers, "collectives": collectives}
 BEFORE_PAINT = (
     "(()=>{let m;try{m=localStorage.getItem('freescale-mode')}catch{}"
     "window.freescaleMode=m||(matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light');"
@@ -58,6 +61,18 @@ def create_app(store: RunStore) -> Dash:
     return app
 
 
+def offered(run: Run) -> list[str]:
+    """Keys of the pages a run has data for."""
+    collectives, tokens = len(run.collectives) > 0, "tokens" in run.steps.columns
+    traces = bool(traced_arms(run))
+    return [
+        "",
+        *(["timeline"] if traces else []),
+        *(["stragglers"] if collectives or tokens else []),
+        *(["collectives"] if collectives else []),
+    ]
+
+
 def page(store: RunStore, address: Address) -> tuple[Any, str]:
     """The components and the title of the page at an address. Whatever cannot be shown says why."""
     if address.page is None:
@@ -68,14 +83,15 @@ def page(store: RunStore, address: Address) -> tuple[Any, str]:
         run = store.open(address.run)
     except AnalyzerError as error:
         return trouble("This run cannot be opened", str(error)), NAME
-    layouts = {"": overview.layout}
-    if address.page not in layouts:
+    if address.page not in PAGES:
         return trouble("There is no such page", f"{run.name} has no page {address.page!r}."), NAME
     try:
-        content = layouts[address.page](run, address.query)
+        content = PAGES[address.page].layout(run, address.query)
+        if not content:
+            return trouble(f"No {PAGES[address.page].LABEL}", f"{run.name} recorded nothing to show here."), NAME
+        return [*_top_of(run, address), *content], f"{run.name} · {NAME}"
     except AnalyzerError as error:
         return trouble("This run cannot be read", str(error)), NAME
-    return [_crumbs(run), *content], f"{run.name} · {NAME}"
 
 
 def _frame() -> Any:
@@ -101,10 +117,20 @@ def _frame() -> Any:
     )
 
 
-def _crumbs(run: Run) -> Any:
-    return html.Nav(
-        [dcc.Link("Runs", href="/"), html.Span("/"), html.Span(run.name, title=run.name)], className="crumbs"
-    )
+def _top_of(run: Run, address: Address) -> list[Any]:
+    """Where one is, and the pages this run has."""
+    crumbs = [dcc.Link("Runs", href="/"), html.Span("/"), html.Span(run.name, title=run.name)]
+    arm = {"arm": address.query["arm"]} if address.query.get("arm") in run.arms else {}
+    tabs = [
+        dcc.Link(PAGES[key].LABEL, href=run_link(run.name, key, **arm), className="here" if key == address.page else "")
+        for key in offered(run)
+    ]
+    parts: list[Any] = [html.Nav(crumbs, className="crumbs")]
+    if len(tabs) > 1:
+        parts.append(html.Nav(tabs, className="tabs"))
+    if address.page:
+        parts.append(sections.page_head(run, PAGES[address.page].LABEL))
+    return parts
 
 
 def _register(app: Dash, store: RunStore) -> None:
@@ -142,18 +168,18 @@ def _register(app: Dash, store: RunStore) -> None:
     def _route(pathname: str | None, search: str | None) -> tuple[Any, str]:
         return page(store, parse(pathname, search))
 
+    @app.callback(*_drawn_parts(), Input(part("choices", MATCH), "data"), prevent_initial_call=True)
+    def _redraw(state: Any) -> Any:
+        return drawn(store, state)
+
     @app.callback(
-        Output(part("figure-data", MATCH), "data"),
-        Output(part("note", MATCH), "children"),
-        Output(part("source", MATCH), "children"),
-        Input(part("choices", MATCH), "data"),
+        *_drawn_parts(allow_duplicate=True),
+        Input(part("late", MATCH), "n_intervals"),
+        State(part("choices", MATCH), "data"),
         prevent_initial_call=True,
     )
-    def _redraw(state: dict[str, Any]) -> Any:
-        exhibit = exhibit_of(store, state)
-        if exhibit is None:
-            return no_update, no_update, no_update
-        return exhibit.figure.to_plotly_json(), exhibit.note, exhibit.source
+    def _draw_late(_: int, state: Any) -> Any:
+        return drawn(store, state)
 
     @app.callback(
         Output(part("table", MATCH), "children"),
@@ -162,22 +188,46 @@ def _register(app: Dash, store: RunStore) -> None:
         Input(part("choices", MATCH), "data"),
         prevent_initial_call=True,
     )
-    def _table(clicks: int, state: dict[str, Any]) -> Any:
-        exhibit = exhibit_of(store, state) if clicks % 2 else None
+    def _table(clicks: int, state: Any) -> Any:
+        if clicks % 2 == 0:
+            return None, "false"
+        try:
+            exhibit = exhibit_of(store, state)
+        except AnalyzerError as error:
+            return html.P(str(error)), "true"
         return (grid(exhibit.table), "true") if exhibit else (None, "false")
 
 
+def _drawn_parts(*, allow_duplicate: bool = False) -> list[Output]:
+    pairs = (("figure-data", "data"), ("note", "children"), ("legend", "children"), ("source", "children"))
+    return [Output(part(kind, MATCH), name, allow_duplicate=allow_duplicate) for kind, name in pairs]
+
+
+def drawn(store: RunStore, state: Any) -> tuple[Any, Any, Any, Any]:
+    """What a card shows for its choices: figure, note, legend, source. What cannot be read is said in the note."""
+    try:
+        exhibit = exhibit_of(store, state)
+    except AnalyzerError as error:
+        return message("Cannot be drawn").to_plotly_json(), str(error), None, ""
+    if exhibit is None:
+        return no_update, no_update, no_update, no_update
+    return exhibit.figure.to_plotly_json(), exhibit.note, tables.legend(exhibit.legend), exhibit.source
+
+
 def exhibit_of(store: RunStore, state: Any) -> exhibits.Exhibit | None:
-    """The exhibit a card's store describes. The store comes from the browser: every part of it is checked."""
+    """The exhibit a card's store describes; None when the store describes none.
+
+    The store comes from the browser: every part of it is checked.
+
+    Raises:
+        AnalyzerError: no such run, or a file of it cannot be read.
+    """
     parts = state if isinstance(state, dict) else {}
     name, key, choices = parts.get("run"), parts.get("exhibit"), parts.get("choices")
     if not (isinstance(name, str) and isinstance(key, str) and isinstance(choices, dict)):
         return None
     texts = {str(option): value for option, value in choices.items() if isinstance(value, str)}
-    try:
-        return exhibits.build(key, store.open(name), texts) if key in exhibits.BUILDERS else None
-    except AnalyzerError:
-        return None
+    return exhibits.build(key, store.open(name), texts) if key in exhibits.BUILDERS else None
 
 
 def _index() -> str:

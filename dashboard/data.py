@@ -16,9 +16,11 @@ import pandas as pd
 
 from analyzer import rundir
 from analyzer.errors import AnalyzerError
+from dashboard.lanes import Lanes, read_lanes
 
 UNKNOWN = "unknown"
 KEEP_OPEN = 8  # runs whose frames stay in memory
+KEEP_LANES = 16  # traces of a run whose intervals do
 
 STEP_COLUMNS = ("block", "arm", "step", "rank", "warmup", "step_ms", "compute_ms", "wait_ms")
 BUBBLE_COLUMNS = (
@@ -33,7 +35,24 @@ BUBBLE_COLUMNS = (
     "host_ns",
     "overlapped_comm_ns",
 )
-COLLECTIVE_COLUMNS = ("arm", "step", "group", "op", "ordinal", "matched", "rank", "bytes", "arrival_ns", "wait_ns")
+COLLECTIVE_COLUMNS = (
+    "arm",
+    "step",
+    "group",
+    "op",
+    "ordinal",
+    "matched",
+    "rank",
+    "bytes",
+    "arrival_ns",
+    "rank_end_ns",
+    "wait_ns",
+    "last_rank",
+    "first_arrival_ns",
+    "last_arrival_ns",
+    "end_ns",
+    "transfer_ns",
+)
 
 
 class Run:
@@ -49,6 +68,7 @@ class Run:
         self.directory = directory
         self.name = directory.path.name
         self.manifest = directory.manifest
+        self._lanes: OrderedDict[tuple[str, int], Lanes] = OrderedDict()
 
     @cached_property
     def report(self) -> dict[str, Any]:
@@ -160,6 +180,18 @@ class Run:
     def collectives(self) -> pd.DataFrame:
         """collectives.parquet: a row per collective × rank; empty when nothing was profiled."""
         return self._checked(self.directory.collectives(), rundir.COLLECTIVES, COLLECTIVE_COLUMNS)
+
+    def lanes(self, arm: str, rank: int) -> Lanes | None:
+        """Intervals of one rank's trace, read once and kept while few others are; None when it left no trace."""
+        trace = next((file for file in self.directory.traces(arm) if file.name == f"rank-{rank:05d}.json.gz"), None)
+        if trace is None:
+            return None
+        key = (arm, rank)
+        found = self._lanes.pop(key, None) or read_lanes(trace)
+        self._lanes[key] = found
+        while len(self._lanes) > KEEP_LANES:
+            self._lanes.popitem(last=False)
+        return found
 
     def _checked(self, frame: pd.DataFrame, file: str, columns: tuple[str, ...]) -> pd.DataFrame:
         missing = [column for column in columns if column not in frame.columns]

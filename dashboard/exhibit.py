@@ -47,6 +47,7 @@ class Exhibit:
         legend: the classes its colours stand for; empty when colour says nothing that a label does not.
         wide: takes the whole width of the page, not half.
         options: what can be chosen, name -> (value, label) pairs; the same names are its builder's keyword arguments.
+        many: names of options that take several values, joined by commas.
         choices: what it was drawn with, name -> value.
     """
 
@@ -59,6 +60,7 @@ class Exhibit:
     legend: Sequence[Class] = ()
     wide: bool = True
     options: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    many: frozenset[str] = frozenset()
     choices: Mapping[str, str] = field(default_factory=dict)
 
 

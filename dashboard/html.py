@@ -19,10 +19,9 @@ from typing import Any
 from dash import html as tags
 from plotly.offline import get_plotlyjs
 
-from dashboard import notices, sections, tables, theme
+from dashboard import exhibits, notices, sections, tables, theme
 from dashboard.data import Run
 from dashboard.exhibit import Exhibit
-from dashboard.exhibits import build
 from dashboard.figures.canvas import CONFIG
 from dashboard.static import to_html
 
@@ -31,7 +30,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 TABLE_ROWS = 512
-REPORT_EXHIBITS = ("step-time", "paired-blocks", "arm-split", "rank-split", "rank-steps")
+CHAPTERS = (("", exhibits.OVERVIEW), ("Stragglers", exhibits.STRAGGLERS), ("Collectives", exhibits.COLLECTIVES))
 
 Variants = dict[str, Exhibit]
 
@@ -48,12 +47,16 @@ def write_report(run: Run, arm: str | None = None) -> str:
     """
     focus = run.focus(arm)
     figures: dict[str, dict[str, Any]] = {}
-    cards: list[Any] = []
-    for key in REPORT_EXHIBITS:
-        variants = dict(_variants(key, run, focus))
-        if variants:
-            figures[key] = {name: json.loads(exhibit.figure.to_json()) for name, exhibit in variants.items()}
-            cards.append(_card(variants))
+    chapters: list[Any] = []
+    for title, keys in CHAPTERS:
+        cards = []
+        for key in keys:
+            variants = dict(_variants(key, run, focus))
+            if variants:
+                figures[key] = {name: json.loads(exhibit.figure.to_json()) for name, exhibit in variants.items()}
+                cards.append(_card(variants))
+        if cards:
+            chapters += [tags.H2(title, className="chapter") if title else None, tags.Section(cards, className="cards")]
     body = [
         tags.Header(
             [
@@ -75,7 +78,7 @@ def write_report(run: Run, arm: str | None = None) -> str:
                     )
                 ),
                 tags.P(id="no-charts", hidden=True, className="notice notice-warn"),
-                tags.Section(cards, className="cards"),
+                *chapters,
                 notices.warnings(run),
                 notices.method(run),
             ]
@@ -86,7 +89,8 @@ def write_report(run: Run, arm: str | None = None) -> str:
 
 def _variants(key: str, run: Run, focus: str | None) -> Iterator[tuple[str, Exhibit]]:
     """Every choice a reader can make, the default first; of the arms, the one in focus and its reference."""
-    default = build(key, run, {"arm": focus})
+    start = {"arm": focus} if key in exhibits.OVERVIEW else {}
+    default = exhibits.build(key, run, start)
     if default is None:
         return
     yield _variant_name(default), default
@@ -96,7 +100,7 @@ def _variants(key: str, run: Run, focus: str | None) -> Iterator[tuple[str, Exhi
         for name, values in default.options.items()
     ]
     for chosen in itertools.product(*options):
-        exhibit = build(key, run, {"arm": focus, **dict(chosen)})
+        exhibit = exhibits.build(key, run, {**start, **dict(chosen)})
         if exhibit is not None and _variant_name(exhibit) != _variant_name(default):
             yield _variant_name(exhibit), exhibit
 

@@ -10,7 +10,7 @@ from dashboard.data import Run
 from dashboard.exhibit import Table
 
 TABLE_ROWS = 64
-EXHIBITS = ("step-time", "paired-blocks", "arm-split", "rank-split")
+EXHIBITS = ("step-time", "paired-blocks", "arm-split", "rank-split", "culprits", "collective-kinds")
 
 
 def write_markdown(run: Run, arm: str | None = None) -> str:

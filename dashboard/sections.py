@@ -84,6 +84,12 @@ def hero(run: Run, arm: str | None) -> Component:
     return html.Section(children, className="hero")
 
 
+def page_head(run: Run, title: str) -> Component:
+    """The head of a page that is not the Overview."""
+    facts = [html.Span(run.workload, className="strong"), html.Span(setting(run)), provenance_badge(run)]
+    return html.Header([html.H1(title), html.Div(facts, className="overline")], className="page-head")
+
+
 def key_figures(run: Run, arm: str | None) -> Component | None:
     """The numbers of one arm, each beside its reference's; None when the run has none."""
     if not arm or not run.arm(arm):

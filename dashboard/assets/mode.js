@@ -18,7 +18,7 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
 
     choose: (values, ids, state) => {
       const choices = { ...state.choices };
-      ids.forEach((id, i) => { choices[id.name] = values[i]; });
+      ids.forEach((id, i) => { choices[id.name] = Array.isArray(values[i]) ? values[i].join(",") : values[i]; });
       const same = Object.keys(choices).every((name) => choices[name] === state.choices[name]);
       return same ? window.dash_clientside.no_update : { ...state, choices };
     },

@@ -22,3 +22,12 @@ def canvas(height: int, *, title_x: str = "", title_y: str = "", **layout: Any) 
     figure.update_layout(**layout)
     figure.layout.template = None
     return figure
+
+
+def message(text: str, height: int = 240) -> go.Figure:
+    """A sentence where a figure would be."""
+    figure = canvas(height)
+    figure.add_annotation(text=text, xref="paper", yref="paper", x=0.5, y=0.5, showarrow=False)
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False)
+    return figure

@@ -7,18 +7,21 @@ the browser.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import tables
+from dashboard import exhibits, tables
+from dashboard.data import Run
 from dashboard.exhibit import Exhibit, Table
 from dashboard.figures.canvas import CONFIG
 
 SEGMENTS_UP_TO = 3
 GRID_ROWS = 12
+MANY = 8
 GRID_THEME = {
     "function": "themeQuartz.withParams({"
     "backgroundColor: 'var(--surface)', foregroundColor: 'var(--ink)', headerBackgroundColor: 'var(--surface)', "
@@ -31,6 +34,12 @@ GRID_THEME = {
 def part(kind: str, key: Any, **more: Any) -> dict[str, Any]:
     """The id of one part of a card; `key` is the exhibit's key, or a Dash wildcard that stands for it."""
     return {"type": kind, "key": key, **more}
+
+
+def cards(run: Run, keys: Sequence[str], choices: Mapping[str, str | None]) -> list[Any]:
+    """The cards of those exhibits that the run has data for, in a grid; nothing when it has data for none."""
+    shown = [exhibit for key in keys if (exhibit := exhibits.outline(key, run, choices)) is not None]
+    return [html.Section([card(run.name, exhibit) for exhibit in shown], className="cards")] if shown else []
 
 
 def card(run: str, exhibit: Exhibit) -> Any:
@@ -47,7 +56,7 @@ def card(run: str, exhibit: Exhibit) -> Any:
                 [html.H2(exhibit.title), html.Div([*controls, button], className="controls")], className="card-head"
             ),
             html.P(exhibit.note, id=part("note", key), className="note"),
-            tables.legend(exhibit.legend),
+            html.Div(tables.legend(exhibit.legend), id=part("legend", key)),
             dcc.Graph(
                 id=part("graph", key),
                 config=CONFIG,
@@ -56,6 +65,7 @@ def card(run: str, exhibit: Exhibit) -> Any:
             ),
             html.P(exhibit.source, id=part("source", key), className="source"),
             html.Div(id=part("table", key)),
+            dcc.Interval(id=part("late", key), interval=1, max_intervals=1) if key in exhibits.OUTLINES else None,
         ],
         className=tables.card_class(exhibit),
         id=key,
@@ -100,6 +110,10 @@ def _control(exhibit: Exhibit, name: str) -> Any:
     data = [{"value": value, "label": label} for value, label in exhibit.options[name]]
     identity = part("control", exhibit.key, name=name)
     label = f"{exhibit.title}: {name}"
+    if name in exhibit.many:
+        chosen = exhibit.choices[name].split(",")
+        more: dict[str, Any] = {"aria-label": label}
+        return dmc.MultiSelect(id=identity, data=data, value=chosen, size="xs", maxValues=MANY, searchable=True, **more)
     if len(data) <= SEGMENTS_UP_TO:
         attributes: dict[str, Any] = {"aria-label": label}
         return dmc.SegmentedControl(id=identity, data=data, value=exhibit.choices[name], size="xs", **attributes)

@@ -49,7 +49,7 @@ def rundirs() -> ModuleType:
 @pytest.fixture(scope="session")
 def runs_root(tmp_path_factory: pytest.TempPathFactory, rundirs: ModuleType) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    rundirs.write_run(root, "plain", arms=("baseline", "sdd", "balance"), warnings=["Block 2 was noisy."])
+    rundirs.write_run(root, "plain", arms=("baseline", "sdd", "balance"), warnings=["Noisy."], traces=True)
     rundirs.write_run(root, "large", ranks=256, provenance="simulated")
     rundirs.write_run(root, "died", failure={"rank": 1, "reason": "killed by signal 9"})
     hostile = rundirs.HOSTILE

@@ -34,10 +34,8 @@ def wait_for_charts(page: Any, count: int) -> None:
 
 def drawn(page: Any, card: str) -> Any:
     """What plotly drew in a card: name and x of every trace."""
-    return page.evaluate(
-        "id => document.querySelector(`#${id} .js-plotly-plot`)._fullData.map(t => ({name: t.name, x: Array.from(t.x)}))",
-        card,
-    )
+    read = "traces => traces.map(t => ({name: t.name, x: Array.from(t.x)}))"
+    return page.evaluate(f"id => ({read})(document.querySelector(`#${{id}} .js-plotly-plot`)._fullData)", card)
 
 
 def test_the_overview_shows_the_speedup_of_the_report(open_page: OpenPage, server: str, runs_root: Path) -> None:
@@ -132,12 +130,40 @@ def test_what_cannot_be_shown_is_explained(open_page: OpenPage, server: str) -> 
     assert "rank 1: killed by signal 9" in page.text_content("#incomplete")
 
 
-@pytest.mark.parametrize("run", ["plain", "evil", "died", "large"])
+@pytest.mark.parametrize(
+    "path",
+    ["plain", "evil", "died", "large", "plain/timeline", "plain/stragglers", "evil/stragglers", "evil/collectives"],
+)
 @pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_is_wider_than_the_screen(open_page: OpenPage, server: str, run: str, width: int) -> None:
-    page = open_page(f"{server}/run/{run}", width=width)
-    wait_for_charts(page, 2)
+def test_no_page_is_wider_than_the_screen(open_page: OpenPage, server: str, path: str, width: int) -> None:
+    page = open_page(f"{server}/run/{path}", width=width)
+    wait_for_charts(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_timeline_is_drawn_after_its_page_and_follows_its_controls(
+    open_page: OpenPage, server: str, rundirs: ModuleType
+) -> None:
+    page = open_page(f"{server}/run/plain")
+    page.click(".tabs a:text-is('Timeline')")
+    until(page, "document.querySelector('#timeline .js-plotly-plot')?._fullData?.some(t => t.name === 'Compute')")
+    compute = [trace for trace in drawn(page, "timeline") if trace["name"] == "Compute"]
+    assert [trace["x"] for trace in compute] == [pytest.approx([length for _, _, length in rundirs.PLANTED])] * 2
+    page.click("#timeline .mantine-MultiSelect-pill button")
+    until(
+        page,
+        "document.querySelector('#timeline .js-plotly-plot')._fullData.filter(t => t.name === 'Compute').length === 1",
+    )
+    assert page.text_content("#timeline .source") == "measured · profiled step 5, arm balance"
+
+
+@pytest.mark.parametrize("name", ["stragglers", "collectives"])
+@pytest.mark.parametrize("run", ["plain", "evil", "large"])
+def test_the_other_pages_draw_every_chart(open_page: OpenPage, server: str, run: str, name: str) -> None:
+    page = open_page(f"{server}/run/{run}/{name}")
+    page.wait_for_selector(".chart")
+    wait_for_charts(page, page.locator(".chart").count())
+    assert page.locator(".tabs .here").text_content().lower() == name
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder with one run of every kind. Read only: tests that change a run write their own."""
     root = tmp_path_factory.mktemp("runs")
     write, hostile = _rundirs.write_run, _rundirs.HOSTILE
-    write(root, PLAIN, warnings=["Block 2 was noisy."])
+    write(root, PLAIN, warnings=["Block 2 was noisy."], traces=True)
     write(root, EIGHT, ranks=8, arms=("baseline", "sdd", "balance", "overlap", "balance+overlap"))
     failure = {"rank": 1, "reason": "killed by signal 9 (SIGKILL)", "log_tail": "step 12\nstep 13"}
     write(root, DIED, ranks=4, failure=failure)

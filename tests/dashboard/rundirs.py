@@ -4,6 +4,8 @@ worked out here from the same frames with plain pandas, not by the code under te
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ def write_run(
     provenance: str = "measured",
     failure: dict[str, Any] | None = None,
     analysed: bool = True,
+    traces: bool = False,
     **manifest: Any,
 ) -> Path:
     """One run directory. With `failure` it is incomplete: the last block lacks its last arm, nothing was profiled."""
@@ -68,6 +71,8 @@ def write_run(
         rundir.write_parquet(path / rundir.BUBBLES, bubbles)
         rundir.write_parquet(path / rundir.COLLECTIVES, _collectives(rng, arms, ranks, profiled))
         rundir.write_json(path / rundir.REPORT, _report(content, frame, bubbles))
+        if traces:
+            _write_traces(path, bubbles)
     return path
 
 
@@ -180,6 +185,27 @@ def _collectives(rng: np.random.Generator, arms: tuple[str, ...], ranks: int, pr
                     )
                 )
     return pd.concat(pieces, ignore_index=True)
+
+
+# Compute planted in every step of every trace: (name, ms after the start of the rank's window, ms)
+PLANTED = (("aten::mm", 10.0, 50.0), ("aten::bmm", 70.0, 20.0))
+CLOCK_US = 5_000_000.0  # where a rank's own clock starts, times (rank + 1): unlike the common clock of the bubbles
+
+
+def _write_traces(path: Path, bubbles: pd.DataFrame) -> None:
+    """Kineto CPU traces whose step windows are those of `bubbles`, each rank on a clock of its own."""
+    for (arm, rank), rows in bubbles.groupby(["arm", "rank"]):
+        events: list[dict[str, Any]] = []
+        for row in rows.to_dict("records"):
+            start = CLOCK_US * (rank + 1) + row["start_ns"] / 1e3
+            step = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{row['step']}", "pid": 1, "tid": 1}
+            events.append({**step, "ts": start, "dur": row["window_ns"] / 1e3})
+            for name, after, length in PLANTED:
+                op = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1}
+                events.append({**op, "ts": start + after * 1e3, "dur": length * 1e3})
+        content = {"distributedInfo": {"rank": int(rank), "world_size": 2, "backend": "gloo"}, "traceEvents": events}
+        file = path / rundir.TRACES / str(arm) / f"rank-{rank:05d}.json.gz"
+        rundir.write_bytes(file, gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
 def _report(manifest: dict[str, Any], steps: pd.DataFrame, bubbles: pd.DataFrame) -> dict[str, Any]:

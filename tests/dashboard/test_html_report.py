@@ -16,7 +16,7 @@ from dash import dcc
 from dash import html as tags
 from plotly.offline import get_plotlyjs
 
-from dashboard import theme
+from dashboard import exhibits, theme
 from dashboard.data import RunStore
 from dashboard.html import write_report
 from dashboard.static import to_html
@@ -88,7 +88,10 @@ def test_plotly_is_inside_once_and_whole(pages: dict[str, str], names: dict[str,
 
 def test_the_verdict_comes_first_and_the_method_last(pages: dict[str, str], names: dict[str, str]) -> None:
     text = Page(pages[names["plain"]]).text
-    places = [text.index(part) for part in ("balance takes", "Speedup", "Arms", "Step time", "Warnings", "Method,")]
+    places = [
+        text.index(part)
+        for part in ("balance takes", "Speedup", "Arms", "Step time", "Who is waited for", "Warnings", "Method,")
+    ]
     assert places[0] == min(places)
     assert places[-1] == max(places)
 
@@ -106,7 +109,7 @@ def test_its_numbers_are_the_reports(pages: dict[str, str], names: dict[str, str
 def test_figures_travel_with_both_templates(pages: dict[str, str], names: dict[str, str]) -> None:
     payload = json.loads(Page(pages[names["plain"]]).scripts["figures"])
     assert payload["templates"].keys() == set(theme.MODES)
-    assert set(payload["figures"]) == {"step-time", "paired-blocks", "arm-split", "rank-split", "rank-steps"}
+    assert set(payload["figures"]) == {*exhibits.OVERVIEW, *exhibits.STRAGGLERS, *exhibits.COLLECTIVES}
     heat = payload["figures"]["rank-steps"]
     assert {json.loads(name)[1] for name in heat} == {"baseline", "balance"}
     assert {json.loads(name)[0] for name in heat} == {"straggler", "bubble", "compute", "wait", "step"}
@@ -131,7 +134,7 @@ def test_an_incomplete_run_says_so_and_shows_what_there_is(pages: dict[str, str]
 
 def test_provenance_is_on_every_card(pages: dict[str, str], names: dict[str, str]) -> None:
     cards = re.findall(r"<article.*?</article>", pages[names["large"]], re.S)
-    assert len(cards) == 5
+    assert len(cards) == 12
     assert all("simulated ·" in card for card in cards)
 
 

@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from dash import no_update
 from dash.development.base_component import Component
 from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.app import create_app, exhibit_of, page
+from dashboard.app import create_app, drawn, exhibit_of, page
 from dashboard.data import RunStore
 from dashboard.pages.links import parse, run_link
 
@@ -200,7 +201,6 @@ def test_a_choice_of_a_card_decides_its_figure(runs_root: Path, names: dict[str,
         None,
         [],
         {},
-        {"run": "../elsewhere", "exhibit": "arm-split", "choices": {}},
         {"run": ["list"], "exhibit": "arm-split", "choices": {}},
         {"run": "PLAIN", "exhibit": "__init__", "choices": {}},
         {"run": "PLAIN", "exhibit": ["list"], "choices": {}},
@@ -210,4 +210,9 @@ def test_a_choice_of_a_card_decides_its_figure(runs_root: Path, names: dict[str,
 def test_a_forged_choice_draws_nothing(runs_root: Path, names: dict[str, str], state: Any) -> None:
     if isinstance(state, dict) and state.get("run") == "PLAIN":
         state = {**state, "run": names["plain"]}
-    assert exhibit_of(RunStore(runs_root), state) is None
+    assert drawn(RunStore(runs_root), state) == (no_update,) * 4
+
+
+def test_a_card_of_a_run_that_is_gone_says_so(runs_root: Path) -> None:
+    state = {"run": "../elsewhere", "exhibit": "arm-split", "choices": {}}
+    assert "No run named '../elsewhere'" in drawn(RunStore(runs_root), state)[1]
