@@ -100,14 +100,15 @@ _HOST_SPAN = re.compile(r"(?:gloo|mpi|ucc):(?P<op>\w+)")
 _LAUNCH_SPAN = re.compile(r"(?:nccl|rccl):_?(?P<op>\w+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _MARK = re.compile(
-    r"freescale\.(?P<verb>comm|wait|move) (?P<op>\S+) group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
+    r"freescale\.(?P<verb>comm|wait|move|link) (?P<op>\S+) "
+    r"group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
 )
 
 
 class Mark(NamedTuple):
     """A range that our own transports write into the trace (`freescale.comm OP group=G seq=N bytes=B`)."""
 
-    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving
+    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving · link: an emulated link holds it up
     op: str
     group: str
     seq: int

@@ -126,7 +126,12 @@ class RunConfig:
     @property
     def batches_needed(self) -> int:
         """Global batches that the run uses."""
-        return self.blocks * self.steps_per_turn
+        return self.batches_of(self.blocks - 1).stop
+
+    def batches_of(self, block: int) -> range:
+        """Numbers of a block's global batches: one for each step of a turn, and one that is only prepared."""
+        each = self.steps_per_turn + 1
+        return range(block * each, (block + 1) * each)
 
     def save(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -79,10 +79,8 @@ class Feed:
             self._announce()
         self.advance()
 
-    def take(self) -> Ready | None:
-        """The next batch, or None after the last."""
-        if not self._ahead:
-            return None
+    def take(self) -> Ready:
+        """The next batch; there must be one."""
         ready = self._receive(self._ahead.popleft())
         self._announce()
         return ready
@@ -96,6 +94,12 @@ class Feed:
         for ahead in self._ahead:
             if self._exchange is not None and ahead.announced is not None:
                 ahead.moving, ahead.announced = self._exchange.move(ahead.announced), None
+
+    def stop(self) -> None:
+        """Wait for what is under way, and give it up."""
+        self.advance()
+        while self._ahead:
+            self._receive(self._ahead.popleft())
 
     def _announce(self) -> None:
         batch = next(self._rest, None)

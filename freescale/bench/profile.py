@@ -56,7 +56,8 @@ def profiled_turn(
                 step_done()
                 profiler.step()
 
-            rows = trainer.run_turn(arm, batches[: config.steps_in_profile], after_step)
+            steps = config.steps_in_profile
+            rows = trainer.run_turn(arm, batches[:steps], after_step, then=batches[steps])
         trace = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
     first = block * config.steps_in_profile
     recorded = [

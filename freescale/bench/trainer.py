@@ -18,6 +18,7 @@ from freescale.balance.exchange import SampleExchange
 from freescale.bench.arms import Arm
 from freescale.bench.feed import Feed, Ready
 from freescale.bench.lanes import Lanes
+from freescale.comm.dense_hook import AnnotatedAllReduce
 from freescale.comm.transport import Handle, Transport
 from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.contribution import is_in
@@ -75,6 +76,7 @@ class Trainer:
             device=device,
         )
         self.dense = DistributedDataParallel(workload.dense_model(dtype).to(device), process_group=lanes.dense)
+        self.dense.register_comm_hook(None, AnnotatedAllReduce(lanes.dense, "dense"))
         self.hooks = ComputeHooks(self.dense.module)
         self._initial = [value.detach().clone() for value in self._all_state()]
 
@@ -85,9 +87,17 @@ class Trainer:
                 value.copy_(initial)
 
     def run_turn(
-        self, arm: Arm, batches: Sequence[JaggedBatch], after_step: Callable[[], None] = lambda: None
+        self,
+        arm: Arm,
+        batches: Sequence[JaggedBatch],
+        after_step: Callable[[], None] = lambda: None,
+        then: JaggedBatch | None = None,
     ) -> list[dict[str, Any]]:
         """Train on `batches` (this rank's part of each global batch) from the initial state.
+
+        Args:
+            then: the batch that would come next. It is prepared during the last step, as in the middle of training,
+                and given up: a schedule that works ahead would otherwise have a last step that is too easy.
 
         Returns:
             A row per step with the step columns of steps.parquet, the same on every rank where it is global.
@@ -96,15 +106,14 @@ class Trainer:
         optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3)
         lanes = self.lanes.of(arm)
         schedule = self._schedule(arm, Parts(self.embedding, optimizer, lanes, self.hooks))
-        exchange = self._exchange(arm, lanes["data"], batches)
+        fed = [*batches, then] if then is not None else batches
+        exchange = self._exchange(arm, lanes["data"], fed)
         predict = self.balancer.costs.predicted_ms
-        feed = Feed(batches, predict, lanes["data"], exchange, self.device, arm.batches_ahead)
+        feed = Feed(fed, predict, lanes["data"], exchange, self.device, arm.batches_ahead)
         steps: list[_Step] = []
-        while True:
+        while len(steps) < len(batches):
             start_unix_ns, start_ns, start_cpu_ns = time.time_ns(), time.perf_counter_ns(), time.thread_time_ns()
             ready = feed.take()
-            if ready is None:
-                break
             sums, owned = self._train(ready, schedule, feed, arm, steps[-1] if steps else None)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -112,6 +121,7 @@ class Trainer:
             steps.append(_Step(ready, step_ns, cpu_ns, start_unix_ns, sums, owned))
             after_step()
         schedule.stop()
+        feed.stop()
         return self._rows(steps)
 
     def _train(

@@ -77,7 +77,7 @@ def _measure(
 
     def blocks() -> Iterator[tuple[int, list[JaggedBatch], list[Arm]]]:
         for block in range(config.blocks):
-            steps = range(block * config.steps_per_turn, (block + 1) * config.steps_per_turn)
+            steps = config.batches_of(block)
             order = np.random.default_rng([config.seed, block]).permutation(len(arms))
             batches = []
             for step in steps:
@@ -88,7 +88,7 @@ def _measure(
     table: list[dict[str, Any]] = []
     for block, batches, in_order in blocks():
         for position, arm in enumerate(in_order):
-            rows = trainer.run_turn(arm, batches, step_done)
+            rows = trainer.run_turn(arm, batches[:-1], step_done, then=batches[-1])
             for row in rows:
                 row |= {"block": block, "arm": arm.name, "position": position, "rank": rank}
                 row["warmup"] = row["step"] < config.warmup_steps

@@ -7,9 +7,10 @@ The analyzer parses the same forms:
     freescale.comm all_to_all group=embedding seq=12 bytes=1048576
     freescale.wait all_to_all group=embedding seq=12
     freescale.move all_to_all group=embedding seq=12 bytes=1048576
+    freescale.link all_to_all group=embedding seq=12
 
 The third is written only by transports whose bytes are moved by this process (not by a library's threads): inside the
-issuing or the waiting range, around the copies themselves.
+issuing or the waiting range, around the copies themselves. The fourth is the time that an emulated link adds.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def wait_range(op: str, group: str, seq: int) -> AbstractContextManager[object]:
 def move_range(op: str, group: str, seq: int, nbytes: int) -> AbstractContextManager[object]:
     """Around copies that this process does for a collective; `nbytes` is what these copies move."""
     return _range(f"freescale.move {op} group={group} seq={seq} bytes={nbytes}")
+
+
+def link_range(op: str, group: str, seq: int) -> AbstractContextManager[object]:
+    """Around the sleep until an emulated link would have delivered."""
+    return _range(f"freescale.link {op} group={group} seq={seq}")
 
 
 def _range(name: str) -> AbstractContextManager[object]:

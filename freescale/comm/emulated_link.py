@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import Tensor
 
+from freescale.comm.annotate import link_range
 from freescale.comm.introduction import introduce
 from freescale.comm.link_model import Link, Port
 from freescale.comm.segment import Segment
@@ -93,7 +94,8 @@ class EmulatedLink:
                     self.overruns += first
                     break
                 first = False
-                self._sleep_s((end_ns - now_ns) * 1e-9)
+                with link_range(handle.op, handle.group, handle.seq):
+                    self._sleep_s((end_ns - now_ns) * 1e-9)
             self._ports.close(call)
 
         return handle.then(sleep_until_delivered, self.engine, lambda: self._ports.end_ns(call) <= self._ports.now_ns())
