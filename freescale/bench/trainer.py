@@ -18,7 +18,7 @@ from freescale.balance.exchange import SampleExchange
 from freescale.bench.arms import Arm
 from freescale.bench.feed import Feed, Ready
 from freescale.bench.lanes import Lanes
-from freescale.comm.dense_hook import AnnotatedAllReduce
+from freescale.comm.dense_hook import annotated_all_reduce
 from freescale.comm.transport import Handle, Transport
 from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.contribution import is_in
@@ -76,7 +76,7 @@ class Trainer:
             device=device,
         )
         self.dense = DistributedDataParallel(workload.dense_model(dtype).to(device), process_group=lanes.dense)
-        self.dense.register_comm_hook(None, AnnotatedAllReduce(lanes.dense, "dense"))
+        self.dense.register_comm_hook(None, annotated_all_reduce(lanes.dense, "dense"))
         self.hooks = ComputeHooks(self.dense.module)
         self._initial = [value.detach().clone() for value in self._all_state()]
 
