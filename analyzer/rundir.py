@@ -6,6 +6,7 @@ reader sees a whole file or none.
 
     manifest.json      what was run, on what, by which command; `complete` turns true last
     steps.parquet      a row per block × arm × step × rank
+    samples.parquet    what the machine did meanwhile: a row per turn × rank
     traces/<arm>/rank-00000.json.gz
     bubbles.parquet · collectives.parquet · report.json      written by the analyzer
 """
@@ -26,7 +27,7 @@ import pandas as pd
 from analyzer.errors import AnalyzerError
 
 SCHEMA = 1
-MANIFEST, STEPS, REPORT = "manifest.json", "steps.parquet", "report.json"
+MANIFEST, STEPS, SAMPLES, REPORT = "manifest.json", "steps.parquet", "samples.parquet", "report.json"
 BUBBLES, COLLECTIVES, TRACES = "bubbles.parquet", "collectives.parquet", "traces"
 PROVENANCES = ("measured", "emulated", "simulated")
 
@@ -49,6 +50,10 @@ class RunDirectory:
     def steps(self) -> pd.DataFrame:
         """steps.parquet; an empty frame when the run died before its first step."""
         return self._parquet(STEPS)
+
+    def samples(self) -> pd.DataFrame:
+        """samples.parquet; an empty frame when the run has none."""
+        return self._parquet(SAMPLES)
 
     def bubbles(self) -> pd.DataFrame:
         return self._parquet(BUBBLES)
