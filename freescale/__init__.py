@@ -9,7 +9,26 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "BalancedBatchSampler": "freescale.balance.sampler",
+    "Balancer": "freescale.balance.balancer",
+    "BlockingSchedule": "freescale.overlap.blocking",
+    "ComputeHooks": "freescale.overlap.hooks",
+    "CostModel": "freescale.balance.cost_model",
+    "DictBatch": "freescale.balance.batches",
+    "EXCHANGE_LANES": "freescale.overlap.schedule",
     "FreeScaleError": "freescale.errors",
+    "Parts": "freescale.overlap.schedule",
+    "PrioritizedSchedule": "freescale.overlap.prioritized",
+    "RowOptimizer": "freescale.overlap.row_optimizer",
+    "SampleExchange": "freescale.balance.exchange",
+    "ShardedEmbedding": "freescale.overlap.embedding",
+    "TableSpec": "freescale.overlap.tables",
+    "capture": "freescale.bench.capture",
+    "from_keyed_jagged": "freescale.balance.batches",
+    "modules_that_mix_samples": "freescale.balance.batches",
+    "open_lanes": "freescale.comm.process_group",
+    "shard_embeddings": "freescale.overlap.adopt",
+    "steps": "freescale.overlap.adopt",
 }
 
 __all__ = sorted(_HOME)

@@ -14,7 +14,7 @@ from freescale.comm.emulated_link import Link, emulate
 from freescale.comm.process_group import open_lanes
 from freescale.comm.select import select, survey
 from freescale.comm.transport import Transport
-from freescale.overlap.schedule import LANES as EXCHANGE_LANES
+from freescale.overlap.schedule import EXCHANGE_LANES
 
 NAMES = ("data", *EXCHANGE_LANES)
 

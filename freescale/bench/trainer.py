@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +133,7 @@ class Trainer:
         if before is not None:
             self._learn(before.sums)
 
-        def loss_of(embedded: dict[str, Tensor]) -> Tensor:
+        def loss_of(embedded: Mapping[str, Tensor]) -> Tensor:
             logits = self.dense(embedded, batch)
             loss = bce_sum(logits, batch.labels, batch.weights)
             sums.append(self._share(feed.lane, loss.detach(), batch, before))

@@ -8,7 +8,7 @@ update            owners sum what came back and update each row once
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,23 @@ from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts, elements, pack, unpack
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.overlap.tables import SlotLayout, TableSpec, initial_rows
+
+
+class Embedded(Mapping[str, Tensor]):
+    """feature -> its rows, [*ids.shape, dim], made when asked for."""
+
+    def __init__(self, embedding: ShardedEmbedding, lookup: Lookup) -> None:
+        self._embedding, self._lookup = embedding, lookup
+
+    def __getitem__(self, feature: str) -> Tensor:
+        group = self._embedding.layout.group_of(self._embedding.features[feature])
+        return F.embedding(self._lookup.positions[feature], self._lookup.rows[group])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lookup.positions)
+
+    def __len__(self) -> int:
+        return len(self._lookup.positions)
 
 
 class ShardedEmbedding(nn.Module):
@@ -39,6 +56,7 @@ class ShardedEmbedding(nn.Module):
         weights: one Parameter [rows owned, dim] per dimension group, updated by `update`, never by a torch optimizer.
         states: the optimizer's state per group.
         lr: learning rate of the next update; change it between steps for a schedule.
+        current: the batch that was embedded last.
     """
 
     def __init__(
@@ -72,6 +90,7 @@ class ShardedEmbedding(nn.Module):
             ]
             self.weights.append(nn.Parameter(torch.cat(pieces).to(device), requires_grad=False))
         self.states = [optimizer.new_state(weight) for weight in self.weights]
+        self.current: Lookup | None = None
 
     def look_up(self, lane: Transport, rows: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Handle:
         """Read local `rows` (per group, int64, requester after requester) and send them; see `received`."""
@@ -82,13 +101,33 @@ class ShardedEmbedding(nn.Module):
         """Per group, [rows, dim]: what `look_up` brought, owner after owner."""
         return unpack(handle.wait(), recv_counts, self.layout.dims)
 
-    def embed(self, lookup: Lookup, rows: list[Tensor]) -> dict[str, Tensor]:
+    def embed(self, lookup: Lookup, rows: list[Tensor]) -> Embedded:
         """feature -> [*ids.shape, dim]. `rows` (per group, what was wanted) become the leaves of autograd."""
         lookup.rows = [of_group.requires_grad_() for of_group in rows]
-        groups = {feature: self.layout.group_of(self.features[feature]) for feature in lookup.positions}
-        return {
-            feature: F.embedding(place, lookup.rows[groups[feature]]) for feature, place in lookup.positions.items()
-        }
+        self.current = lookup
+        return Embedded(self, lookup)
+
+    def places(self, table: str, ids: Tensor) -> Tensor:
+        """int64, same shape as `ids`: their places among the current batch's rows of the table's group.
+
+        Raises:
+            FreeScaleError: no batch is current, or an ID was not announced for it.
+        """
+        if self.current is None:
+            raise FreeScaleError(f"table {table!r}: no current batch; look rows up inside a schedule's step")
+        wanted = self.current.wanted[self.layout.group_of(table)]
+        slots = self.layout.slots(table, ids)
+        places = torch.searchsorted(wanted, slots).clamp_(max=max(wanted.numel() - 1, 0))
+        missing = wanted[places] != slots if wanted.numel() else torch.ones_like(slots, dtype=torch.bool)
+        if missing.any():
+            value = int(ids[missing][0])
+            raise FreeScaleError(f"table {table!r}: ID {value} was not announced; add it to the step's ids")
+        return places
+
+    def current_rows(self, table: str) -> Tensor:
+        """[wanted, dim]: the current batch's rows of the table's group, leaves of autograd."""
+        assert self.current is not None
+        return self.current.rows[self.layout.group_of(table)]
 
     def give_back(
         self, lane: Transport, gradients: Sequence[Tensor], send_counts: Counts, recv_counts: Counts

@@ -24,6 +24,7 @@ class Lookup:
 
     Attributes:
         positions: feature -> int64, same shape as its IDs: place of each row among the requester's rows of its group.
+        wanted: per group, int64, ascending: slots of the requester's rows.
         ask_counts: rows that this rank wants of each owner.
         serve_counts: rows that each rank wants of this one.
         served: per group, int64: local row of each wanted row.
@@ -32,6 +33,7 @@ class Lookup:
     """
 
     positions: dict[str, Tensor]
+    wanted: list[Tensor]
     ask_counts: Counts
     serve_counts: Counts
     served: list[Tensor]
@@ -87,7 +89,8 @@ def distribute(
     by_group = [part.squeeze(1) for part in unpack(asked.wait(), serve_counts, [1] * groups)]
     base = layout.group_start[rank].tolist()
     served = [part - base[group] for group, part in enumerate(by_group)]
-    return Lookup(positions, ask_counts, serve_counts, served, [torch.unique(rows) for rows in served])
+    of_group = [part.squeeze(1) for part in unpack(wanted, ask_counts, [1] * groups)]
+    return Lookup(positions, of_group, ask_counts, serve_counts, served, [torch.unique(rows) for rows in served])
 
 
 def _place_in_group(edges: Tensor, wanted: int) -> Tensor:

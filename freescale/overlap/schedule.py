@@ -16,8 +16,8 @@ from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.lookup import Lookup
 
 Ids = Mapping[str, Tensor]
-LossOf = Callable[[dict[str, Tensor]], Tensor]
-LANES = ("ids", "bulk", "urgent")
+LossOf = Callable[[Mapping[str, Tensor]], Tensor]
+EXCHANGE_LANES = ("ids", "bulk", "urgent")
 """Process groups of a schedule: gloo and NCCL run a group's collectives in order, so what is urgent has its own."""
 
 
@@ -55,7 +55,7 @@ class Parts:
     Attributes:
         embedding: this rank's shard.
         dense_optimizer: stepped once per update.
-        lanes: transports, by the names in `LANES`.
+        lanes: transports, by the names in `EXCHANGE_LANES`.
         hooks: on the dense model; they let other exchanges move along during forward and backward.
     """
 
@@ -70,7 +70,7 @@ class Parts:
         return 1 / self.lanes["ids"].world_size
 
     def compute(
-        self, loss_of: LossOf, embedded: dict[str, Tensor], new_window: bool, advance: Callable[[], None]
+        self, loss_of: LossOf, embedded: Mapping[str, Tensor], new_window: bool, advance: Callable[[], None]
     ) -> None:
         """Forward and backward, calling `advance` between layers."""
         if new_window:

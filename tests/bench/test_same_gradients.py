@@ -34,6 +34,8 @@ def gradients(rank: int, world_size: int, ragged: bool) -> dict[str, dict[str, A
     if ragged:  # a last batch: rank 0 is full, rank 1 has two samples, the others none
         batch = select(batch, range({0: 6, 1: 2}.get(rank, 0)))
 
+    draw = torch.Generator().manual_seed(rank)
+    batch = replace(batch, weights=torch.rand(batch.weights.shape, generator=draw) + 0.5)  # a weighted loss
     result = {}
     for name in ("baseline", "balance"):
         captured.clear()

@@ -20,7 +20,7 @@ from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.prioritized import PrioritizedSchedule
 from freescale.overlap.row_optimizer import RowOptimizer
-from freescale.overlap.schedule import LANES, Parts, Schedule
+from freescale.overlap.schedule import EXCHANGE_LANES, Parts, Schedule
 from freescale.overlap.tables import TableSpec
 
 Ids = dict[str, torch.Tensor]
@@ -101,7 +101,7 @@ def assert_identical(results: list[list[torch.Tensor]]) -> None:
 
 def in_threads(plan: Plan, schedule: str, world_size: int, seed: int = 0) -> list[list[torch.Tensor]]:
     def body(open_lane: Any, rank: int) -> list[torch.Tensor]:
-        return train(plan, schedule, {name: open_lane(name) for name in LANES}, rank, world_size)
+        return train(plan, schedule, {name: open_lane(name) for name in EXCHANGE_LANES}, rank, world_size)
 
     return run_threads(world_size, seed, body)
 
@@ -181,7 +181,7 @@ def test_fifty_steps_are_bit_identical(world_size: int, rate: float) -> None:
 
 
 def over_gloo(rank: int, world_size: int) -> int:
-    lanes = dict(open_lanes(LANES))
+    lanes = dict(open_lanes(EXCHANGE_LANES))
     compared = 0
     for optimizer, rate in (("sgd", 0.12), ("adagrad", 0.5), ("adam", 1.0)):
         plan = Plan(controlled(world_size, 50, rate), optimizer, "mixed")
@@ -218,7 +218,7 @@ def test_the_urgent_lane_carries_only_collisions() -> None:
     """Without collisions nothing is urgent, with nothing but collisions everything is."""
 
     def sent(open_lane: Any, rank: int, rate: float) -> dict[str, int]:
-        lanes = {name: _Counting(open_lane(name)) for name in LANES}
+        lanes = {name: _Counting(open_lane(name)) for name in EXCHANGE_LANES}
         batches = controlled(2, 6, rate)
         plan = Plan([[{**ids, "place": torch.tensor([], dtype=torch.long)} for ids in batch] for batch in batches])
         train(plan, "prioritized", lanes, rank, 2)
@@ -247,7 +247,7 @@ def test_a_batch_that_was_not_announced_is_refused(schedule: str) -> None:
         dense = Dense()
         embedding = ShardedEmbedding(tables("block"), FEATURES, rank, 1, RowOptimizer())
         optimizer = torch.optim.SGD(dense.parameters(), lr=0.1)
-        lanes = {name: open_lane(name) for name in LANES}
+        lanes = {name: open_lane(name) for name in EXCHANGE_LANES}
         made = SCHEDULES[schedule](Parts(embedding, optimizer, lanes, ComputeHooks(dense)))
         ((first,), (second,)) = controlled(1, 2, 0.5)
         made.step(first, second, dense)

@@ -14,7 +14,7 @@ from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.row_optimizer import RowOptimizer
-from freescale.overlap.schedule import LANES, Parts
+from freescale.overlap.schedule import EXCHANGE_LANES, Parts
 from freescale.overlap.tables import SlotLayout, TableSpec, initial_rows
 
 TABLES = {
@@ -54,7 +54,7 @@ def loss_of(embedded: dict[str, torch.Tensor]) -> torch.Tensor:
 def train_sharded(open_lane: Any, rank: int, world_size: int, optimizer: RowOptimizer) -> dict[str, torch.Tensor]:
     embedding = ShardedEmbedding(TABLES, FEATURES, rank, world_size, optimizer, seed=5, dtype=torch.float64)
     dense = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    lanes = {name: open_lane(name) for name in LANES}
+    lanes = {name: open_lane(name) for name in EXCHANGE_LANES}
     schedule = BlockingSchedule(Parts(embedding, dense, lanes, ComputeHooks()))
     for step in range(STEPS):
         schedule.step(batch_ids(step, rank), None, lambda e: loss_of(e) * world_size)
@@ -145,7 +145,7 @@ def test_an_id_out_of_range_is_named_and_nobody_waits_for_ever(value: int) -> No
     def ask(open_lane: Any, rank: int) -> str:
         embedding = ShardedEmbedding(TABLES, FEATURES, rank, 2, RowOptimizer())
         dense = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        lanes = {name: open_lane(name) for name in LANES}
+        lanes = {name: open_lane(name) for name in EXCHANGE_LANES}
         schedule = BlockingSchedule(Parts(embedding, dense, lanes, ComputeHooks()))
         ids = batch_ids(0, rank)
         if rank == 1:
