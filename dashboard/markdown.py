@@ -44,7 +44,7 @@ def _arm(run: Run, arm: str) -> list[str]:
     cells = [number.partition("\n") for number in sections.arm_numbers(run, arm)]
     comparison = run.comparison(arm)
     verdict = theme.verdict(comparison.get("verdict")).label if comparison else "reference"
-    return [arm, *(f"{main} ({interval})" if interval else main for main, _, interval in cells), verdict]
+    return [arm, verdict, *(f"{main} ({interval})" if interval else main for main, _, interval in cells)]
 
 
 def _table(table: Table) -> str:

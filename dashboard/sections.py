@@ -18,6 +18,7 @@ Component = Any
 LONG_HEADLINE = 80  # characters; a sentence longer than this is set smaller
 ARM_COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("Arm", "", False),
+    ("Verdict", "", False),
     ("Step time", "median, 95 % CI", True),
     ("Speedup", "95 % CI", True),
     ("Samples/s", "", True),
@@ -26,7 +27,6 @@ ARM_COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("Exposed comm.", "with waiting", True),
     ("Imbalance", "max / mean", True),
     ("Loss", "largest rel. diff.", True),
-    ("Verdict", "", False),
 )
 TIMED_AND_PROFILED = "step time, speedup, samples/s and loss from timed steps; the rest from profiled steps"
 
@@ -194,7 +194,7 @@ def arms_card(run: Run, focus: str | None, link: Callable[[str], Component] | No
 
 
 def arm_numbers(run: Run, arm: str) -> list[str]:
-    """The numbers of one arm as text, in the order of ARM_COLUMNS between its name and its verdict.
+    """The numbers of one arm as text, in the order of ARM_COLUMNS after its name and its verdict.
 
     A line break stands between a number and its interval.
     """
@@ -221,7 +221,7 @@ def _arm_row(run: Run, arm: str, marked: bool, link: Callable[[str], Component] 
         main, _, interval = text.partition("\n")
         cells.append(html.Td([main, html.Small(interval)] if interval else main, className="num"))
     name = html.Th(link(arm) if link and comparison else arm, scope="row")
-    return html.Tr([name, *cells, html.Td(verdict)], className="marked" if marked else "")
+    return html.Tr([name, html.Td(verdict), *cells], className="marked" if marked else "")
 
 
 def _tile(key: str, label: str, value: str, *details: str) -> Component:

@@ -79,7 +79,7 @@ def grid(table: Table) -> Any:
             "field": f"c{index}",
             "headerName": column.title,
             "type": "rightAligned" if column.numeric else None,
-            "filter": "agNumberColumnFilter" if column.numeric else "agTextColumnFilter",
+            "filter": False if column.numeric else "agTextColumnFilter",
             "valueFormatter": {"function": f"params.data.t{index}"} if column.numeric else None,
             "minWidth": 110,
         }
@@ -92,14 +92,14 @@ def grid(table: Table) -> Any:
         }
         for row in table.rows
     ]
-    options: dict[str, Any] = {"theme": GRID_THEME, "suppressCellFocus": True}
+    options: dict[str, Any] = {"theme": GRID_THEME, "suppressCellFocus": True, "rowHeight": 36}
     if len(rows) <= GRID_ROWS:
         options["domLayout"] = "autoHeight"
     return dag.AgGrid(
         columnDefs=columns,
         rowData=rows,
         columnSize="responsiveSizeToFit" if len(columns) <= 10 else None,
-        defaultColDef={"resizable": True, "sortable": True},
+        defaultColDef={"resizable": True, "sortable": True, "wrapHeaderText": True, "autoHeaderHeight": True},
         dashGridOptions=options,
         style={"height": None if len(rows) <= GRID_ROWS else "460px"},
         className="grid",

@@ -81,7 +81,7 @@ def test_markdown_has_the_tables_and_no_markup_from_names(
     text = out.read_text(encoding="utf-8")
     assert rundirs.HOSTILE not in text
     assert "\\<script\\>" in text
-    assert "| Arm | Step time |" in text
+    assert "| Arm | Verdict | Step time |" in text
     assert all(line.startswith("|") == line.endswith("|") for line in text.splitlines())
 
 
