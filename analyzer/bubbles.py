@@ -56,7 +56,7 @@ def measure(timelines: Sequence[Timeline]) -> Tables:
     for r, timeline in enumerate(timelines):
         part, rows = _partition_rank(r, timeline, matching, arrivals, clocks, split)
         parts.append(_bubble_rows(ranks[r], timeline, part, clocks.to_common(r, timeline.steps.start_ns)))
-        culprit = np.where(rows >= 0, arrivals.last_rank[np.maximum(rows, 0)], -1)
+        culprit = np.append(arrivals.last_rank, -1)[rows]  # -1, a wait whose call is missing, is charged to nobody
         np.add.at(blame[r], culprit[culprit >= 0], part.row_straggler_ns[culprit >= 0])
     bubbles = pd.concat(parts, ignore_index=True).sort_values(["step", "rank"], ignore_index=True)
     collectives = _collective_rows(matching, arrivals, clocks, timelines, ranks)
@@ -182,8 +182,8 @@ def _step_of_collective(
 def _can_split(arrivals: _Arrivals, clocks: Clocks, timelines: Sequence[Timeline]) -> tuple[bool, list[str]]:
     """Whether clocks agree well enough to tell waiting from transfer, and the warning if not.
 
-    They do not when what remains between them is more than half of the average wait and could move more than one
-    percent of a step from one class to the other.
+    They do not when they may be off by more than half of the average wait, and that could move more than one percent
+    of a step from one class to the other.
     """
     skew = (arrivals.last - arrivals.first)[arrivals.shared]
     windows = sum(len(timeline.steps) for timeline in timelines)
@@ -192,11 +192,12 @@ def _can_split(arrivals: _Arrivals, clocks: Clocks, timelines: Sequence[Timeline
     window = sum(int((t.steps.end_ns - t.steps.start_ns).sum()) for t in timelines) / windows
     per_step = len(skew) / max(max(len(timeline.steps) for timeline in timelines), 1)
     typical = float(skew.mean())
-    if clocks.residual_ns <= typical / 2 or clocks.residual_ns * per_step <= window / 100:
+    if clocks.uncertainty_ns <= typical / 2 or clocks.uncertainty_ns * per_step <= window / 100:
         return True, []
     return False, [
-        f"the ranks' clocks agree only to {clocks.residual_ns / 1e3:.0f} µs while ranks wait {typical / 1e3:.0f} µs: "
-        "waiting is not told apart from transfer; straggler is 0 and exposed_comm holds both"
+        f"the ranks' clocks are known only to {clocks.uncertainty_ns / 1e3:.0f} µs "
+        f"while ranks wait {typical / 1e3:.0f} µs: waiting "
+        "is not told apart from transfer; straggler is 0 and exposed_comm holds both"
     ]
 
 

@@ -17,14 +17,16 @@ from analyzer.matching import Matching
 _ROUNDS = 50
 _DRIFT_POINTS = 300
 _DRIFT_LIMIT = 500e-6
+_OUTLIERS = 0.05
 
 
 @dataclass(frozen=True)
 class Clocks:
     """Correction of each rank's clock: `aligned = t + offset + drift · (t - reference)`, in ns.
 
-    `residual_ns` is how far the corrected ends of one collective still disagree, typically, between two ranks
-    (twice the median deviation from their middle); 0 where ranks share a host's clock.
+    `residual_ns` is how far the corrected ends of one collective still disagree: twice the deviation from their middle
+    that all but one in twenty stay below. `uncertainty_ns` is how far the corrections themselves may be off: less, the
+    more collectives they rest on. Both are 0 where ranks share a host's clock.
     `tied` is False for ranks that no collective ties to the others; their offset is 0 for want of better.
     """
 
@@ -32,6 +34,7 @@ class Clocks:
     drift: np.ndarray
     reference_ns: int
     residual_ns: int
+    uncertainty_ns: int
     tied: np.ndarray
     method: str  # "one host" | "synchronising collectives" | "all-to-all" | "none"
 
@@ -49,14 +52,14 @@ class Clocks:
 def fit_clocks(matching: Matching, hosts: Sequence[str | None]) -> Clocks:
     """Estimate clock corrections of the ranks whose timelines were matched; `hosts` names each rank's host if known."""
     ranks = len(hosts)
-    none = Clocks(np.zeros(ranks, np.int64), np.zeros(ranks), 0, 0, np.ones(ranks, bool), "none")
+    none = Clocks(np.zeros(ranks, np.int64), np.zeros(ranks), 0, 0, 0, np.ones(ranks, bool), "none")
     if ranks < 2:
         return none
     if hosts[0] is not None and len(set(hosts)) == 1:
-        return Clocks(none.offset_ns, none.drift, 0, 0, none.tied, "one host")
+        return Clocks(none.offset_ns, none.drift, 0, 0, 0, none.tied, "one host")
     ends, method = _usable_ends(matching)
     if ends is None:
-        return Clocks(none.offset_ns, none.drift, 0, 0, np.zeros(ranks, bool), "none")
+        return Clocks(none.offset_ns, none.drift, 0, 0, 0, np.zeros(ranks, bool), "none")
     clock_of_rank = _clock_of_rank(hosts)
     return _fit(ends, clock_of_rank, method)
 
@@ -105,11 +108,13 @@ def _fit(ends: _Ends, clock_of_rank: Int64, method: str) -> Clocks:
     if not drift.any() and np.abs(offset).max() <= noise:
         offset, noise = np.zeros(count), _noise(ends, clock, np.zeros(count), ends.end)
     tied = _tied(ends, clock, count)
+    fewest = int(np.bincount(clock, minlength=count)[tied].min())
     return Clocks(
         np.rint(offset).astype(np.int64)[clock_of_rank],
         drift[clock_of_rank],
         ends.origin,
         int(np.ceil(noise)),
+        int(np.ceil(noise / np.sqrt(max(fewest, 1)))),
         tied[clock_of_rank],
         method,
     )
@@ -156,7 +161,8 @@ def _median_slope(x: np.ndarray, y: np.ndarray) -> float:
 
 def _noise(ends: _Ends, clock: Int64, offset: np.ndarray, at: np.ndarray) -> float:
     aligned = at + offset[clock]
-    return 2 * float(np.median(np.abs(aligned - _median_by(ends.collective, aligned)[ends.collective])))
+    deviation = np.abs(aligned - _median_by(ends.collective, aligned)[ends.collective])
+    return 2 * float(np.quantile(deviation, 1 - _OUTLIERS, method="higher"))
 
 
 def _median_by(index: Int64, values: np.ndarray, count: int | None = None) -> np.ndarray:

@@ -122,12 +122,22 @@ class _CommunicationFacts:
             return mark.op, self._group(mark.group), mark.seq, mark.bytes
         if events.collective[row] >= 0:
             args = events.collectives[events.collective[row]]
-            name = args.group if args.group is not None else f"stream {stream}"
-            ordinal = UNKNOWN if args.seq is None else args.seq
-            return lanes.canonical_op(args.name), self._group(name, args.description), ordinal, _sent_bytes(args)
+            op = lanes.canonical_op(args.name)
+            group = Group(f"stream {stream}") if args.group is None else self._group(args.group, args.description)
+            if op in ("send", "recv") and args.source is not None and args.destination is not None:
+                return self._message(group, args)
+            return op, group, UNKNOWN if args.seq is None else args.seq, _sent_bytes(args)
         if self._op_row[position] >= 0 and op in ("", "send_recv", "unknown"):
             op = self._ops[int(events.name_id[self._op_row[position]])]
         return op or "unknown", Group(f"stream {stream}"), UNKNOWN, int(events.bytes[row])
+
+    @staticmethod
+    def _message(group: Group, args: CollectiveArgs) -> tuple[str, Group, int, int]:
+        """A send or receive between two known ranks; their sequence numbers differ, so order will match them."""
+        assert args.source is not None
+        assert args.destination is not None
+        pair = Group(f"{group.name} {args.source}→{args.destination}", (args.source, args.destination))
+        return lanes.POINT_TO_POINT, pair, UNKNOWN, _sent_bytes(args)
 
     def _group(self, name: str, description: str | None = None) -> Group:
         return self._groups.get(name) or Group(description or name)

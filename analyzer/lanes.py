@@ -56,7 +56,8 @@ _OPS = {
     "barrier": ("barrier", "monitoredbarrier"),
     "send": ("send",),
     "recv": ("recv", "recvanysource"),
-    "send_recv": ("sendrecv", "coalesced", "batchisendirecv"),
+    "send_recv": ("sendrecv",),
+    "coalesced": ("coalesced", "batchisendirecv", "endcoalescing"),
     "dispatch": ("dispatch", "notifydispatch", "cachednotifydispatch"),
     "combine": ("combine", "cachednotifycombine"),
 }
@@ -64,8 +65,9 @@ _CANONICAL = {alias: op for op, aliases in _OPS.items() for alias in aliases}
 
 #: Every participant leaves these together, so their ends tie the ranks' clocks to each other.
 SYNCHRONISING_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
-#: Two ranks only; never matched as a collective of the whole group.
-POINT_TO_POINT_OPS = frozenset({"send", "recv"})
+#: Messages between two ranks whose trace does not say which two: nothing to match them by.
+UNMATCHABLE_OPS = frozenset({"send", "recv", "coalesced"})
+POINT_TO_POINT = "point_to_point"  #: a send and its receive, once the trace says between whom
 
 # Device kernels that communicate. A named group `op` holds the collective's own name for it.
 _COMM_KERNELS = tuple(
@@ -100,15 +102,14 @@ _HOST_SPAN = re.compile(r"(?:gloo|mpi|ucc):(?P<op>\w+)")
 _LAUNCH_SPAN = re.compile(r"(?:nccl|rccl):_?(?P<op>\w+)")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _MARK = re.compile(
-    r"freescale\.(?P<verb>comm|wait|move|link) (?P<op>\S+) "
-    r"group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
+    r"freescale\.(?P<verb>comm|wait|move) (?P<op>\S+) group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
 )
 
 
 class Mark(NamedTuple):
     """A range that our own transports write into the trace (`freescale.comm OP group=G seq=N bytes=B`)."""
 
-    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving · link: an emulated link holds it up
+    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving
     op: str
     group: str
     seq: int

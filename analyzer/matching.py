@@ -1,8 +1,8 @@
 """Which intervals on different ranks are the same collective.
 
 Where the trace recorded a sequence number, group, number and kind decide. Elsewhere the order within a step does, but
-only if every rank shows the same kinds in the same order and the intervals overlap in time as one collective's must;
-what fails this stays unmatched. Nothing is paired on a guess.
+only if every rank shows the same kinds in the same order and the intervals overlap in time as one collective's must.
+Where that fails, because events are missing, times decide. What remains is unmatched: nothing is paired on a guess.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analyzer import alignment
 from analyzer.intervals import Int64
-from analyzer.lanes import POINT_TO_POINT_OPS, SYNCHRONISING_OPS, Lane
+from analyzer.lanes import SYNCHRONISING_OPS, UNMATCHABLE_OPS, Lane
 from analyzer.timeline import UNKNOWN, Flag, Group, Timeline
 
 _OVERLAPPING_SHARE = 0.9  # of the collectives matched by order that must overlap on all ranks
@@ -60,9 +61,9 @@ def match(timelines: Sequence[Timeline]) -> Matching:
     identity[keys.rows] = keys.index
     count = keys.count
     for group in range(len(rows.groups)):
-        for block in _blocks_in_order(rows, group):
-            identity[block.rows] = count + block.position
-            count += block.length
+        matched_rows, index = _match_unnumbered(rows, group)
+        identity[matched_rows] = count + index
+        count += int(index.max(initial=-1)) + 1
     alone = np.flatnonzero((identity < 0) & ~rows.is_wait)
     identity[alone] = count + np.arange(len(alone))
     return rows.assemble(identity, count + len(alone))
@@ -98,12 +99,13 @@ class _CommRows:
         self.ranks = [timeline.info.rank for timeline in timelines]
         self.world_size = max((t.info.world_size or 0 for t in timelines), default=0)
         self.rows_of_rank = np.bincount(self.rank, minlength=len(timelines))
-        pair_ops = [i for i, op in enumerate(self.ops) if op in POINT_TO_POINT_OPS]
-        self.is_pair = np.isin(self.op, pair_ops)
+        self.hosts = [timeline.info.host for timeline in timelines]
+        hopeless = [i for i, op in enumerate(self.ops) if op in UNMATCHABLE_OPS]
+        self.is_matchable = ~np.isin(self.op, hopeless)
 
     def recorded_keys(self) -> _Keys:
         """Identities from group, kind and sequence number; waits take that of the collective they wait for."""
-        rows = np.flatnonzero((self.ordinal >= 0) & ~self.is_pair)
+        rows = np.flatnonzero((self.ordinal >= 0) & self.is_matchable)
         key = np.stack([self.group[rows], self.op[rows], self.ordinal[rows]])
         distinct, index = np.unique(key, axis=1, return_inverse=True)
         index = index.reshape(-1)
@@ -164,47 +166,120 @@ class _Keys:
     count: int
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Rows of a group whose order decides: `position[i]` is the place of `rows[i]` among `length` collectives."""
-
-    rows: NDArray[np.intp]
-    position: Int64
-    length: int
-
-
-def _blocks_in_order(rows: _CommRows, group: int) -> list[_Block]:
-    """Steps of a group in which every rank shows the same kinds in the same order, if times bear it out."""
-    mine = np.flatnonzero((rows.group == group) & (rows.ordinal < 0) & ~rows.is_wait & ~rows.is_orphan & ~rows.is_pair)
+def _match_unnumbered(rows: _CommRows, group: int) -> tuple[NDArray[np.intp], Int64]:
+    """(Rows of a group without sequence numbers that could be matched, dense number of each one's collective)."""
+    mine = np.flatnonzero(
+        (rows.group == group) & (rows.ordinal < 0) & ~rows.is_wait & ~rows.is_orphan & rows.is_matchable
+    )
+    mine = mine[np.argsort(rows.start_ns[mine], kind="stable")]
     ranks = np.unique(rows.rank[mine])
     if len(ranks) < 2:
-        return []
-    blocks = []
-    for step in np.unique(rows.step[mine]):
-        of_step = mine[rows.step[mine] == step]
-        sequences = [of_step[rows.rank[of_step] == rank] for rank in ranks]
-        sequences = [s[np.argsort(rows.start_ns[s], kind="stable")] for s in sequences]
-        kinds = rows.op[sequences[0]]
-        if all(len(s) == len(kinds) and (rows.op[s] == kinds).all() for s in sequences):
-            position = np.tile(np.arange(len(kinds)), len(ranks))
-            blocks.append(_Block(np.concatenate(sequences), position, len(kinds)))
-    return blocks if blocks and _times_agree(rows, blocks, len(ranks)) else []
+        return mine[:0], mine[:0]
+    blocks = [block for step in np.unique(rows.step[mine]) if (block := _in_order(rows, mine, ranks, step)) is not None]
+    times = _Times(rows, np.concatenate(blocks, axis=1)) if blocks else None
+    if times is None or not times.agree:
+        return _aligned(rows, mine, ranks, {})
+    table = times.table
+    matched, index = table.ravel(), np.tile(np.arange(table.shape[1]), len(ranks))
+    rest = mine[~np.isin(mine, matched)]
+    more, more_index = _aligned(rows, rest, ranks, dict(zip(ranks.tolist(), times.offset_ns, strict=True)))
+    return np.concatenate([matched, more]), np.concatenate([index, more_index + table.shape[1]])
 
 
-def _times_agree(rows: _CommRows, blocks: list[_Block], ranks: int) -> bool:
-    """Whether the collectives of these blocks look like collectives: overlapping everywhere, and left together."""
-    start = np.concatenate([rows.start_ns[b.rows].reshape(ranks, b.length) for b in blocks], axis=1)
-    end = np.concatenate([rows.end_ns[b.rows].reshape(ranks, b.length) for b in blocks], axis=1)
-    exact = np.concatenate([rows.exact[b.rows].reshape(ranks, b.length) for b in blocks], axis=1).all(axis=0)
-    kind = np.concatenate([rows.op[b.rows[: b.length]] for b in blocks])
-    together = np.isin(kind, [i for i, op in enumerate(rows.ops) if op in SYNCHRONISING_OPS]) & exact
-    lag = end - end[0]
-    offset = np.median(lag[:, together if together.any() else slice(None)], axis=1).astype(np.int64)[:, None]
-    start, end = start - offset, end - offset
-    overlapping = start.max(axis=0) <= end.min(axis=0) + _OVERLAP_SLACK_NS
-    spread, length = end.max(axis=0) - end.min(axis=0), (end - start).max(axis=0)
-    close = spread <= np.maximum(_END_SPREAD_NS, length // 10)
-    return bool(overlapping.mean() >= _OVERLAPPING_SHARE and (not together.any() or close[together].mean() >= 0.5))
+def _in_order(rows: _CommRows, mine: NDArray[np.intp], ranks: Int64, step: int) -> NDArray[np.intp] | None:
+    """Rows of a step, intp[ranks, collectives], if every rank shows the same kinds in the same order."""
+    of_step = mine[rows.step[mine] == step]
+    sequences = [of_step[rows.rank[of_step] == rank] for rank in ranks]
+    kinds = rows.op[sequences[0]]
+    if len(kinds) == 0 or not all(len(s) == len(kinds) and (rows.op[s] == kinds).all() for s in sequences):
+        return None
+    return np.stack(sequences)
+
+
+class _Times:
+    """Whether rows put side by side, intp[ranks, collectives], look like collectives: overlapping, and left together.
+
+    `offset_ns`, per rank, makes the ends agree with the first rank's.
+    """
+
+    def __init__(self, rows: _CommRows, table: NDArray[np.intp]) -> None:
+        self.table = table
+        start, end = rows.start_ns[table], rows.end_ns[table]
+        synchronising = [i for i, op in enumerate(rows.ops) if op in SYNCHRONISING_OPS]
+        together = np.isin(rows.op[table[0]], synchronising) & rows.exact[table].all(axis=0)
+        lag = end[0] - end
+        self.offset_ns = np.median(lag[:, together if together.any() else slice(None)], axis=1).astype(np.int64)
+        start, end = start + self.offset_ns[:, None], end + self.offset_ns[:, None]
+        overlapping = start.max(axis=0) <= end.min(axis=0) + _OVERLAP_SLACK_NS
+        spread, length = end.max(axis=0) - end.min(axis=0), (end - start).max(axis=0)
+        close = spread <= np.maximum(_END_SPREAD_NS, length // 10)
+        self.agree = bool(
+            overlapping.mean() >= _OVERLAPPING_SHARE and (not together.any() or close[together].mean() >= 0.5)
+        )
+
+
+def _aligned(
+    rows: _CommRows, mine: NDArray[np.intp], ranks: Int64, offsets: dict[int, int]
+) -> tuple[NDArray[np.intp], Int64]:
+    """(Rows matched by their times, dense number of each one's collective); `offsets` are known clock offsets by rank.
+
+    The rank with the most rows begins a common sequence; each other rank is aligned to it and adds what it alone has.
+    """
+    by_rank = {int(rank): mine[rows.rank[mine] == rank] for rank in ranks}
+    order = sorted((rank for rank in by_rank if len(by_rank[rank])), key=lambda rank: -len(by_rank[rank]))
+    if len(order) < 2:
+        return mine[:0], mine[:0]
+    first = order[0]
+    common = _sequence(rows, by_rank[first]).shifted(offsets.get(first, 0))
+    members: list[list[int]] = [[int(row)] for row in by_rank[first]]
+    for rank in order[1:]:
+        sequence = _sequence(rows, by_rank[rank])
+        offset = offsets.get(rank) if offsets else _offset(rows, first, rank, common, sequence)
+        if offset is None:
+            continue
+        sequence = sequence.shifted(offset)
+        i, j = alignment.pair_up(common, sequence)
+        for position, other in zip(i.tolist(), j.tolist(), strict=True):
+            members[position].append(int(by_rank[rank][other]))
+        common, members = _grown(common, members, sequence, by_rank[rank], j)
+    shared = [group for group in members if len(group) > 1]
+    index = np.repeat(np.arange(len(shared)), [len(group) for group in shared])
+    return np.array([row for group in shared for row in group], np.intp), index.astype(np.int64)
+
+
+def _sequence(rows: _CommRows, of_rank: NDArray[np.intp]) -> alignment.Sequence:
+    return alignment.Sequence(rows.start_ns[of_rank], rows.end_ns[of_rank], rows.op[of_rank], rows.step[of_rank])
+
+
+def _offset(
+    rows: _CommRows, first: int, rank: int, common: alignment.Sequence, sequence: alignment.Sequence
+) -> int | None:
+    host = rows.hosts[rank]
+    if host is not None and host == rows.hosts[first]:
+        return 0
+    return alignment.find_offset(common, sequence)
+
+
+def _grown(
+    common: alignment.Sequence,
+    members: list[list[int]],
+    sequence: alignment.Sequence,
+    of_rank: NDArray[np.intp],
+    paired: NDArray[np.intp],
+) -> tuple[alignment.Sequence, list[list[int]]]:
+    """The common sequence with what only this rank has, in the order of starts."""
+    alone = np.setdiff1d(np.arange(len(sequence)), paired)
+    start = np.concatenate([common.start_ns, sequence.start_ns[alone]])
+    order = np.argsort(start, kind="stable")
+    grown = alignment.Sequence(
+        start[order],
+        *(
+            np.concatenate([getattr(common, name), getattr(sequence, name)[alone]])[order]
+            for name in ("end_ns", "kind", "step")
+        ),
+    )
+    everyone = members + [[int(of_rank[k])] for k in alone]
+    return grown, [everyone[k] for k in order]
 
 
 def _number_in_time(collectives: pd.DataFrame, members: pd.DataFrame) -> Int64:

@@ -105,7 +105,7 @@ class _Pairing:
             waiting = [i for i, call in enumerate(self.calls) if call.op == op and self.span_of[i] < 0]
             complete = len(waiting) == sum(self._serves_any(s, waiting) for s in open_spans)
             queue: list[int] = []
-            doubtful: set[int] = set()
+            doubt = False  # once it is unclear which call left the queue, it stays so until the queue is empty
             issued = iter([*waiting, None])
             upcoming = next(issued)
             for s in open_spans:
@@ -119,9 +119,10 @@ class _Pairing:
                 first = eligible[0]
                 queue.remove(first)
                 one_group = len({self.calls[i].group for i in eligible} | {UNNAMED}) == 2
-                if len(eligible) > 1 and not (complete and one_group):
-                    doubtful.update(eligible)
-                if first not in doubtful and span.end_ns <= self.calls[first].done_by_ns + _WAKE_UP_SLACK_NS:
+                doubt = doubt or (len(eligible) > 1 and not (complete and one_group))
+                certain = not doubt
+                doubt = doubt and bool(queue)
+                if certain and span.end_ns <= self.calls[first].done_by_ns + _WAKE_UP_SLACK_NS:
                     self._pair(first, s)
 
     def _serves_any(self, s: int, waiting: list[int]) -> bool:
