@@ -31,7 +31,7 @@ class Attendance:
         self.peers = [(rank + hop) % len(boards) for hop in range(1, len(boards))]
         self.broken = ""
         self._name = f"rank {rank}, lane {group!r}"
-        self._processes, self._timeout_s = processes, timeout_s
+        self._processes, self.timeout_s = processes, timeout_s
         self._mapped: list[OrderedDict[int, Segment]] = [OrderedDict() for _ in boards]
 
     def fail(self, reason: str) -> NoReturn:
@@ -73,9 +73,9 @@ class Attendance:
             for peer, reason in zip(awaited, reasons, strict=True)
         ):
             self.fail(f"{doing}: {self._first_to_die() or absent}; see its log")
-        if time.monotonic() > begin_s + self._timeout_s:
+        if time.monotonic() > begin_s + self.timeout_s:
             late = self._described(awaited[0])
-            self.fail(f"{doing}: {late} did not come within {self._timeout_s:g} s; see its log")
+            self.fail(f"{doing}: {late} did not come within {self.timeout_s:g} s; see its log")
 
     def segment_of(self, peer: int, key: int, descriptor: int, size: int) -> Segment:
         """A peer's segment, mapped at first use."""

@@ -16,18 +16,13 @@ from freescale.comm.attendance import Attendance
 from freescale.comm.board import ACCEPTED, ARRIVED, LANDING, Parcel
 from freescale.comm.outbox import Outbox, Region
 
-DIRECT_BYTES = 64 << 10
-"""Parts at least this large may land in the peer's result; below, announcing a place costs more than it saves."""
-
-CHUNK_BYTES = 1 << 20
-"""How much goes to the outbox before the sender looks again whether the peer has come."""
-
 
 class Sender:
     """What this rank has sent on one lane, and what of it the peers still have to take."""
 
-    def __init__(self, attendance: Attendance) -> None:
+    def __init__(self, attendance: Attendance, direct_bytes: int, chunk_bytes: int) -> None:
         self._there = attendance
+        self._direct_bytes, self._chunk_bytes = direct_bytes, chunk_bytes
         self._outbox = Outbox()
         self._regions: deque[tuple[int, Region]] = deque()  # by call, what the outbox holds for it
         self._accepted = [0] * len(attendance.boards)
@@ -56,7 +51,7 @@ class Sender:
             stage = everyone if shared else _Stage(region, offset, payload + sum(sizes[:peer]))
             waiting.append(_Part(peer, sizes[peer], stage))
             offset += sizes[peer]
-            if sizes[peer] >= DIRECT_BYTES:
+            if sizes[peer] >= self._direct_bytes:
                 self._landings_due[peer] += 1
         kept = 0
         while waiting:
@@ -65,7 +60,7 @@ class Sender:
                 self._hand_over(seq, code, part)
                 kept = max(kept, part.stage.offset + part.stage.filled if part.stage.filled else 0)
             else:
-                part.staged = min(part.staged + CHUNK_BYTES, part.nbytes)
+                part.staged = min(part.staged + self._chunk_bytes, part.nbytes)
                 part.stage.fill(part.staged)
                 waiting.append(part)  # the others next, so that this one's peer has time to come
         left = self._outbox.shrink_newest(kept)
@@ -100,7 +95,7 @@ class Sender:
 
     def _land(self, seq: int, part: _Part) -> bool:
         """Write what is not staged yet into the peer's result, if it has announced where."""
-        if part.nbytes < DIRECT_BYTES:
+        if part.nbytes < self._direct_bytes:
             return False
         peer = part.peer
         while self._landings_seen[peer] < self._landings_due[peer]:

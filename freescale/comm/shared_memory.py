@@ -29,7 +29,7 @@ from freescale.comm.board import ACCEPTED, ARRIVED, LANDING, SLOTS, Board, Landi
 from freescale.comm.introduction import introduce
 from freescale.comm.landing import LandingPool
 from freescale.comm.segment import Segment
-from freescale.comm.sender import DIRECT_BYTES, Sender
+from freescale.comm.sender import Sender
 from freescale.comm.transport import Handle, check_splits
 from freescale.errors import FreeScaleError
 
@@ -47,6 +47,8 @@ def open_shared_memory(
     names: Sequence[str],
     process_group: dist.ProcessGroup | None = None,
     limit_bytes: int = 1 << 30,
+    direct_bytes: int = 64 << 10,
+    chunk_bytes: int = 1 << 20,
     timeout_s: float = 300.0,
 ) -> dict[str, SharedMemoryTransport]:
     """One lane for each name over the ranks of `process_group` (default: all), which is used only to introduce them.
@@ -57,6 +59,9 @@ def open_shared_memory(
         limit_bytes: for each lane and rank, how much may wait in the outbox for late peers before issuing slows down
             (it grows beyond that rather than stand still), and how much results may take in shared memory (further
             results are private and cost a second copy).
+        direct_bytes: parts at least this large may land in the peer's result; below, announcing a place costs more
+            than it saves. The same on every rank.
+        chunk_bytes: how much goes to the outbox before the sender looks again whether the peer has come.
         timeout_s: a call whose peers live but do not come within this time raises FreeScaleError.
 
     Raises:
@@ -76,7 +81,8 @@ def open_shared_memory(
             name,
             Attendance(name, rank, [Board(each, lane, world_size) for each in everyone], processes, timeout_s),
             limit_bytes,
-            timeout_s,
+            direct_bytes,
+            chunk_bytes,
         )
         for lane, name in enumerate(names)
     }
@@ -104,12 +110,14 @@ class SharedMemoryTransport:
 
     engine = "shared_memory"
 
-    def __init__(self, group: str, attendance: Attendance, limit_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, group: str, attendance: Attendance, limit_bytes: int, direct_bytes: int, chunk_bytes: int
+    ) -> None:
         self.group, self.rank, self.world_size = group, attendance.rank, len(attendance.boards)
         self._there, self._peers, self._board = attendance, attendance.peers, attendance.mine
-        self._limit_bytes, self._timeout_s = limit_bytes, timeout_s
+        self._limit_bytes, self._direct_bytes = limit_bytes, direct_bytes
         self._lock = threading.RLock()
-        self._sender, self._pool = Sender(attendance), LandingPool(limit_bytes)
+        self._sender, self._pool = Sender(attendance, direct_bytes, chunk_bytes), LandingPool(limit_bytes)
         self._seq = self._completed = 0
         self._incoming: deque[_Call] = deque()
         self._opened_by = os.getpid()
@@ -135,7 +143,7 @@ class SharedMemoryTransport:
                 return
             if not self._there.broken:
                 self._complete(self._seq - 1)
-                self._linger(self._timeout_s)
+                self._linger(self._there.timeout_s)
             self._leave()
             self._pool.discard()
         atexit.unregister(self._leave)
@@ -173,7 +181,7 @@ class SharedMemoryTransport:
 
     def _place(self, incoming: list[int], dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, Segment | None]:
         """An empty result, in shared memory if a peer would land in it."""
-        if any(incoming[peer] >= DIRECT_BYTES for peer in self._peers):
+        if any(incoming[peer] >= self._direct_bytes for peer in self._peers):
             found = self._pool.allocate(sum(incoming))
             if found:
                 return found[0].view(dtype).view(shape), found[1]
@@ -182,7 +190,7 @@ class SharedMemoryTransport:
     def _announce(self, call: _Call, block: Segment | None) -> None:
         for peer in self._peers:
             nbytes = call.incoming[peer]
-            if nbytes < DIRECT_BYTES:
+            if nbytes < self._direct_bytes:
                 continue  # the sender knows the size too, and will not look
             where = (block.key, block.descriptor, block.size, call.offsets[peer]) if block else (0, -1, 0, 0)
             self._board.write_landing(peer, Landing(call.seq, nbytes, *where))

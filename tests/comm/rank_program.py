@@ -34,6 +34,9 @@ def open_transport(name: str) -> dict[str, Transport]:
         return dict(open_lanes(LANES))
     if name == "shared_memory":
         return dict(open_shared_memory(LANES))
+    if name == "shared_memory:fine":
+        # So fine that the suite's sizes take every path: landed, staged, half and half, no room to land, outbox full.
+        return dict(open_shared_memory(LANES, limit_bytes=1 << 20, direct_bytes=200, chunk_bytes=1000))
     if name == "host_staged":
         return open_host_staged(LANES)
     kind, _, inner = name.partition(":")

@@ -18,6 +18,7 @@ LANES = ("urgent", "bulk", "data")
 TRANSPORTS = (
     "process_group",
     "shared_memory",
+    "shared_memory:fine",
     "host_staged",
     "fake_device:host_staged",
     "fake_device:copy_engine",
