@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from freescale.comm import peers, segment, shared_memory
@@ -259,6 +259,8 @@ def test_a_process_is_told_from_its_zombie_and_from_none() -> None:
         max_size=40,
     )
 )
+@example([(1_400_000, 1.0, 0), (1_400_000, 1.0, 0), (900_000, 1.0, 1), (900_000, 1.0, 0), (600_000, 1.0, 0)])  # wraps
+@example([(1_400_000, 1.0, 0), (1_400_000, 1.0, 0), (600_000, 1.0, 0), (1_400_000, 1.0, 0)])  # nothing free in front
 def test_outbox_regions_never_overlap_and_go_in_order(steps: list[tuple[int, float, int]]) -> None:
     outbox = Outbox()
     live: list[Region] = []
