@@ -1,0 +1,348 @@
+"""Step programs of the arms: the product's schedules, in the same order of exchanges on the same lanes.
+
+Each function here mirrors one of `freescale.overlap` or of the feed that prepares batches; read them side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from freescale.errors import FreeScaleError
+from freescale.simulate.batches import ModelShape, Rows, Share
+from freescale.simulate.cluster import Cluster
+from freescale.simulate.cost import Amounts, Costs
+from freescale.simulate.links import Bytes, Links
+from freescale.simulate.ops import Program
+from freescale.simulate.writer import Chain, Exchange, Stage, Writer
+
+_BUCKET_BYTES = 25 << 20
+_FLOAT, _LONG = 4, 8
+
+
+class Arm(Protocol):
+    """Settings of the layers; `freescale.bench.arms.Arm` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def balance(self) -> bool: ...
+    @property
+    def overlap(self) -> bool: ...
+    @property
+    def smfree(self) -> bool: ...
+    @property
+    def prefetch_ids(self) -> bool: ...
+    @property
+    def batches_ahead(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """A program of several steps.
+
+    Attributes:
+        first, last: per step, the first and the last operation of the training thread in it.
+    """
+
+    program: Program
+    first: list[int]
+    last: list[int]
+
+
+def write_steps(
+    arm: Arm, cluster: Cluster, shape: ModelShape, shares: Sequence[Share], rows: Sequence[Rows], seed: int
+) -> StepProgram:
+    """All but the last of the given batches, one step each; the last one is only prepared, as in mid-training.
+
+    Args:
+        shares, rows: per step, what each rank has to do; see `freescale.simulate.batches`.
+        seed: of the jitter.
+
+    Raises:
+        FreeScaleError: fewer than two batches.
+    """
+    if len(shares) < 2:
+        raise FreeScaleError("simulation: one batch; a step needs the batch after it too")
+    ranks = shares[0].samples.size
+    costs, links = Costs(cluster, shape, ranks), Links(cluster, ranks, arm.smfree)
+    writer = Writer(Program(ranks), costs, links, np.random.default_rng(seed))
+    job = _Job(arm, writer, shape, shares, rows)
+    feed = _Feed(job)
+    schedule = _Prioritized(job, feed) if arm.overlap else _Blocking(job, feed)
+    first, last = [], []
+    for step in range(len(shares) - 1):
+        job.writer.step = step
+        begun = len(writer.host_ops)
+        feed.take(step)
+        schedule.step(step)
+        writer.synchronise()
+        first.append(writer.host_ops[begun])
+        last.append(writer.host_ops[-1])
+    return StepProgram(writer.program, first, last)
+
+
+@dataclass
+class _Job:
+    arm: Arm
+    writer: Writer
+    shape: ModelShape
+    shares: Sequence[Share]
+    rows: Sequence[Rows]
+
+    @property
+    def ranks(self) -> int:
+        return self.writer.program.ranks
+
+    @property
+    def away(self) -> float:
+        """Share of scattered rows that live on other ranks."""
+        return (self.ranks - 1) / self.ranks
+
+    def row_bytes(self, count: Bytes) -> Bytes:
+        return count * (self.shape.embedding_dim * _FLOAT)
+
+    def work(self, step: int) -> Amounts:
+        """Amounts of a step that every piece may be counted in."""
+        share, rows = self.shares[step], self.rows[step]
+        return {
+            "projection_flop": share.projection_flop,
+            "attention_flop": share.attention_flop,
+            "scores": share.scores,
+            "blocks": share.blocks,
+            "tokens": share.tokens,
+            "candidates": share.candidates,
+            "samples": share.samples,
+            "ids": share.ids(self.shape),
+            "asked": rows.asked,
+            "served": rows.served,
+            "parameters": float(self.shape.parameters),
+        }
+
+    def some_rows(self, count: Bytes) -> Amounts:
+        """Amounts of a piece that handles that many rows."""
+        return {"rows": count, "row_bytes": self.row_bytes(count), "requesters": float(self.ranks)}
+
+    def rows_exchange(self, lane: str, sent: Bytes, received: Bytes) -> Exchange:
+        out, back = self.row_bytes(sent) * self.away, self.row_bytes(received) * self.away
+        return self.writer.exchange(lane, "all_to_all", self.writer.links.all_to_all(out, back, lane), out)
+
+    def distribute(self, step: int) -> list[Stage]:
+        """See `overlap.lookup.distribute`: counts, then slots; the last stage is for what comes after."""
+        work, rows = self.work(step), self.rows[step]
+        links = self.writer.links
+        counts = float(2 * _LONG * (self.ranks - 1))
+        asked, served = rows.asked * (_LONG * self.away), rows.served * (_LONG * self.away)
+        return [
+            Stage((), [("distribute", work)], "ids", "all_to_all", links.all_to_all(counts, counts, "ids"), counts),
+            Stage((), [("tell", work)], "ids", "all_to_all", links.all_to_all(asked, served, "ids"), asked),
+        ]
+
+    def look_up(self, step: int) -> Stage:
+        return Stage((), [("serve", self.work(step))])
+
+    def compute(self, step: int, advance: Callable[[], None], after_forward: Callable[[], None]) -> None:
+        """Forward and backward with `advance` between layers; DDP reduces buckets of dense gradients on the way."""
+        writer, work = self.writer, self.work(step)
+        parts = self.shape.layers + 1
+        for part in range(parts):
+            writer.piece("forward", work, parts, part)
+            advance()
+        after_forward()
+        advance()
+        dense_bytes = float(self.shape.parameters * _FLOAT)
+        buckets = max(1, -int(-dense_bytes // _BUCKET_BYTES))
+        reduced: list[Exchange] = []
+        for part in range(parts):
+            writer.piece("backward", work, parts, part)
+            while len(reduced) < buckets * (part + 1) // parts:
+                phases = writer.links.all_reduce(dense_bytes / buckets)
+                reduced.append(writer.exchange("dense", "all_reduce", phases, dense_bytes / buckets))
+            advance()
+        for bucket in reduced:
+            writer.wait(bucket)
+        advance()
+
+
+@dataclass
+class _Feed:
+    """See `bench.feed`: lengths gathered and samples moved while earlier batches compute."""
+
+    job: _Job
+    weights: dict[int, Exchange] = field(default_factory=dict)
+    lengths: dict[int, Exchange] = field(default_factory=dict)
+    moving: dict[int, Exchange] = field(default_factory=dict)
+    sums: Exchange | None = None
+    announced: int = 0
+
+    def __post_init__(self) -> None:
+        for _ in range(self.job.arm.batches_ahead):
+            self._announce()
+        self._move()
+
+    def take(self, step: int) -> None:
+        """The batch of this step; announces a later one. Then what the last step left is looked at."""
+        writer = self.job.writer
+        writer.piece("begin", {})
+        self._receive(step)
+        self._announce()
+        if self.sums is not None:
+            writer.block(self.sums)
+        if self.job.arm.batches_ahead > 1:
+            self._receive(step + 1)
+
+    def after_forward(self) -> None:
+        """Gather the loss sums; send the samples of batches that have been announced."""
+        writer = self.job.writer
+        phases = writer.links.all_gather(8.0 * _LONG, "data")
+        self.sums = writer.exchange("data", "all_gather", phases, 8.0 * _LONG * (self.job.ranks - 1))
+        self._move()
+
+    def _announce(self) -> None:
+        job, step = self.job, self.announced
+        if step >= len(job.shares):
+            return
+        self.announced += 1
+        writer = job.writer
+        if job.arm.balance:
+            table = float(job.shares[step].samples.max() * 3 * _LONG)
+            writer.piece("announce", {})
+            phases = writer.links.all_gather(table, "data")
+            self.lengths[step] = writer.exchange("data", "all_gather", phases, table * (job.ranks - 1))
+        phases = writer.links.all_gather(float(_LONG), "data")
+        self.weights[step] = writer.exchange("data", "all_gather", phases, float(_LONG * (job.ranks - 1)))
+
+    def _move(self) -> None:
+        job, writer = self.job, self.job.writer
+        for step in sorted(self.lengths):
+            writer.block(self.lengths.pop(step))
+            share = job.shares[step]
+            amounts: Amounts = {
+                "samples_in_all": float(share.samples.sum()),
+                "rank_pairs": float(job.ranks**2),
+                "moved_bytes": share.moved_out,
+            }
+            writer.piece("move", amounts)
+            phases = writer.links.all_to_all(share.moved_out, share.moved_in, "data")
+            self.moving[step] = writer.exchange("data", "all_to_all", phases, share.moved_out)
+
+    def _receive(self, step: int) -> None:
+        job, writer = self.job, self.job.writer
+        if step in self.moving:
+            share = job.shares[step]
+            writer.wait(self.moving.pop(step))
+            writer.piece("receive", {"moved_bytes": share.moved_in, "samples": share.samples})
+        if step in self.weights:
+            writer.block(self.weights.pop(step))
+
+
+class _Schedule(Protocol):
+    def step(self, step: int) -> None: ...
+
+
+class _Blocking:
+    """See `overlap.blocking.BlockingSchedule`."""
+
+    def __init__(self, job: _Job, feed: _Feed) -> None:
+        self.job, self.feed = job, feed
+        self.prefetched: Chain | None = None
+
+    def step(self, step: int) -> None:
+        job, writer, rows = self.job, self.job.writer, self.job.rows[step]
+        work = job.work(step)
+        prefetched, self.prefetched = self.prefetched, None
+        (prefetched or Chain(writer, [*job.distribute(step), job.look_up(step)])).finish()
+        writer.piece("read", job.some_rows(rows.served))
+        fetched = job.rows_exchange("bulk", rows.served, rows.asked)
+        writer.wait(fetched)
+        writer.piece("embed", {**work, **job.some_rows(rows.asked)})
+        if job.arm.prefetch_ids:
+            self.prefetched = Chain(writer, [*job.distribute(step + 1), job.look_up(step + 1)])
+        job.compute(step, self.prefetched.advance if self.prefetched else _nothing, self.feed.after_forward)
+        writer.piece("give", job.some_rows(rows.asked))
+        returned = job.rows_exchange("bulk", rows.asked, rows.served)
+        writer.wait(returned)
+        writer.piece("update", job.some_rows(rows.served))
+        writer.piece("dense_update", work)
+
+
+class _Prioritized:
+    """See `overlap.prioritized.PrioritizedSchedule`."""
+
+    def __init__(self, job: _Job, feed: _Feed) -> None:
+        self.job, self.feed = job, feed
+        self.exclusive: Exchange | None = None
+        self.collision: Exchange | None = None
+        self.deferred: Exchange | None = None
+
+    def step(self, step: int) -> None:
+        job, writer, work = self.job, self.job.writer, self.job.work(step)
+        now, after = job.rows[step], job.rows[step + 1]
+        self._rows_for(step)
+        writer.piece("embed", {**work, **job.some_rows(now.asked)})
+        prepare = Chain(writer, self._prepare(step))
+        job.compute(step, prepare.advance, self.feed.after_forward)
+        self.exclusive = prepare.finish()
+
+        writer.piece("part", job.some_rows(now.asked))
+        writer.piece("give", job.some_rows(now.urgent_asked))
+        first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
+        writer.piece("give", job.some_rows(now.asked - now.urgent_asked))
+        self.deferred = job.rows_exchange("bulk", now.asked - now.urgent_asked, now.served - now.urgent_served)
+        writer.piece("dense_update", work)  # hides the urgent exchange
+        writer.wait(first)
+        writer.piece("update", job.some_rows(now.urgent_served))
+        writer.piece("read", job.some_rows(after.late_served))
+        self.collision = job.rows_exchange("urgent", after.late_served, after.late_asked)
+
+    def _rows_for(self, step: int) -> None:
+        job, writer, rows = self.job, self.job.writer, self.job.rows[step]
+        if self.exclusive is None:
+            Chain(writer, [*job.distribute(step), job.look_up(step)]).finish()
+            writer.piece("read", job.some_rows(rows.served))
+            writer.wait(job.rows_exchange("bulk", rows.served, rows.asked))
+            return
+        writer.wait(self.exclusive)
+        if self.collision is not None:
+            writer.wait(self.collision)
+        writer.piece("merge", job.some_rows(rows.asked))
+
+    def _prepare(self, step: int) -> list[Stage]:
+        """IDs of the next batch, its split, what was deferred, and its exclusive rows on their way."""
+        job, links = self.job, self.job.writer.links
+        now, after = job.rows[step], job.rows[step + 1]
+        both: Amounts = {"asked": now.asked + after.asked, "served": now.served + after.served}
+        told = (now.served + after.served) * job.away
+        heard = (now.asked + after.asked) * job.away
+        counts, slots = job.distribute(step + 1)
+        marks = Stage(
+            (),
+            [("serve", job.work(step + 1)), ("split", both)],
+            "ids",
+            "all_to_all",
+            links.all_to_all(told, heard, "ids"),
+            told,
+        )
+        pieces: list[tuple[str, Amounts]] = []
+        if self.deferred is not None:
+            before = job.rows[step - 1]
+            pieces.append(("update", job.some_rows(before.served - before.urgent_served)))
+        exclusive_served, exclusive_asked = after.served - after.late_served, after.asked - after.late_asked
+        pieces += [("part", job.some_rows(after.served)), ("read", job.some_rows(exclusive_served))]
+        sent, received = (job.row_bytes(rows) * job.away for rows in (exclusive_served, exclusive_asked))
+        rows = Stage(
+            () if self.deferred is None else (self.deferred.last,),
+            pieces,
+            "bulk",
+            "all_to_all",
+            links.all_to_all(sent, received, "bulk"),
+            sent,
+        )
+        return [counts, slots, marks, rows]
+
+
+def _nothing() -> None:
+    """What `compute` calls between layers when nothing has to be looked after."""
