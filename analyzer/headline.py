@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def _where_time_goes(bubbles: pd.DataFrame) -> str:
     return f"{_percent(bubble)} of a step is bubble; most of it is {largest} ({_percent(shares[largest])} of the step)."
 
 
-def of_run(report: dict[str, Any], failure: dict[str, Any] | None) -> str:
+def of_run(report: dict[str, Any], failure: dict[str, Any] | None, tables: Mapping[str, Tables]) -> str:
     """Verdict on a run, from its report: the best arm that computes the right thing, or the one that does not."""
     if failure or not report["complete"]:
         reason = (failure or {}).get("reason") or "it did not finish"
@@ -71,23 +72,22 @@ def of_run(report: dict[str, Any], failure: dict[str, Any] | None) -> str:
         return f"{wrong[0]} is wrong: its loss {by} on the same batches as {compared[wrong[0]]['versus']}."
     measured = {name: entry for name, entry in compared.items() if entry["speedup"]["value"] is not None}
     if not measured:
-        return _of_one_arm(arms)
+        return _of_one_arm(arms, tables)
     best = max(
         measured, key=lambda name: (measured[name]["verdict"] == "improvement", measured[name]["speedup"]["value"])
     )
     return _of_comparison(best, measured[best], arms, report["blocks"])
 
 
-def _of_one_arm(arms: dict[str, Any]) -> str:
+def _of_one_arm(arms: dict[str, Any], tables: Mapping[str, Tables]) -> str:
     if not arms:
         return "Nothing was measured."
     name, arm = next(iter(arms.items()))
+    if name in tables and not tables[name].bubbles.empty:
+        return of_tables(tables[name])
     if arm["step_ms"]["median"] is None:
-        return f"{name}: no timed step."
-    text = f"{name}: {arm['step_ms']['median']:.1f} ms per step"
-    if arm["bubble_pct"] is not None:
-        text += f"; {arm['bubble_pct']:.0f} % of it is bubble, {arm['straggler_pct']:.0f} % waiting for other ranks"
-    return f"{text}."
+        return f"{name}: no timed step and no trace."
+    return f"{name}: {arm['step_ms']['median']:.1f} ms per step; there is no trace to say where it went."
 
 
 def _of_comparison(name: str, entry: dict[str, Any], arms: dict[str, Any], blocks: int) -> str:

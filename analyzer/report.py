@@ -54,7 +54,7 @@ def build_report(
         report["compare"] = {
             arm: _compare(arm, versus, run.steps(), steps, tables, blocks_of) for arm in arms if arm != versus
         }
-    report["headline"] = headline.of_run(report, manifest.get("failure"))
+    report["headline"] = headline.of_run(report, manifest.get("failure"), tables)
     return report
 
 

@@ -149,7 +149,8 @@ class Trainer:
 
     def _share(self, lane: Transport, loss: Tensor, batch: JaggedBatch, before: _Step | None) -> Handle:
         """Gather this step's loss sums, and the work and time of the step before, for the cost model."""
-        loss_sums = torch.stack([loss, (batch.weights * batch.labels).sum(), batch.weights.sum()]).double()
+        weights = batch.weights.double()  # sums in fp32 would depend on who holds which sample
+        loss_sums = torch.stack([loss.double(), (weights * batch.labels).sum(), weights.sum()])
         busy_ms, work = float("nan"), np.zeros(4)
         if before is not None and self.device.type == "cpu":
             busy_ms, work = before.compute_ns / 1e6, work_of(before.ready.batch.lengths.numpy())
