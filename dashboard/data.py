@@ -112,7 +112,7 @@ class Run:
         reason, rank = self.failure.get("reason"), self.failure.get("rank")
         if reason is None:
             return "still running, or stopped without saying why"
-        return str(reason) if rank is None else f"rank {rank}: {reason}"
+        return str(reason) if rank is None or f"rank {rank}" in str(reason) else f"rank {rank}: {reason}"
 
     @property
     def headline(self) -> str:

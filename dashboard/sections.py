@@ -105,10 +105,12 @@ def _speedup(run: Run, arm: str) -> Component | None:
         return _tile("speedup", "Speedup", formats.MISSING, "not counted: its losses are not the reference's")
     if not formats.exists(speedup.get("value")):
         return None
-    against = f"against {comparison.get('versus')}"
-    return _tile(
-        "speedup", "Speedup", formats.times(speedup["value"]), formats.between(speedup, formats.times), against
-    )
+    value, interval = formats.times(speedup["value"]), formats.between(speedup, formats.times)
+    if comparison.get("verdict") != "inconclusive":
+        return _tile("speedup", "Speedup", value, interval, f"against {comparison.get('versus')}")
+    needed = comparison.get("blocks_needed")
+    cure = f"about {formats.count(needed)} blocks would settle it" if formats.exists(needed) else ""
+    return _tile("speedup", "Speedup, inconclusive", value, interval, cure, doubtful=True)
 
 
 def _step_time(run: Run, arm: str) -> Component | None:
@@ -201,13 +203,14 @@ def arm_numbers(run: Run, arm: str) -> list[str]:
     values, comparison = run.arm(arm), run.comparison(arm)
     step, speedup = mapping(values.get("step_ms")), mapping(comparison.get("speedup"))
     parity = mapping(comparison.get("loss_parity"))
+    exposed, total = values.get("exposed_comm_ms"), values.get("exposed_total_ms")
     return [
         f"{formats.ms(step.get('median'))}\n{formats.span(step)}",
         f"{formats.times(speedup.get('value'))}\n{formats.span(speedup, formats.times)}",
         formats.number(values.get("samples_per_s")),
         formats.percent(values.get("bubble_pct")),
         formats.percent(values.get("straggler_pct")),
-        f"{formats.ms(values.get('exposed_comm_ms'))}\n{formats.ms(values.get('exposed_total_ms'))}",
+        f"{formats.ms(exposed)}\n{formats.ms(total) if formats.exists(total) else ''}",
         formats.times(values.get("imbalance")),
         "bit-exact" if parity.get("bit_exact") is True else formats.scientific(parity.get("max_rel")),
     ]
@@ -224,11 +227,11 @@ def _arm_row(run: Run, arm: str, marked: bool, link: Callable[[str], Component] 
     return html.Tr([name, html.Td(verdict), *cells], className="marked" if marked else "")
 
 
-def _tile(key: str, label: str, value: str, *details: str) -> Component:
+def _tile(key: str, label: str, value: str, *details: str, doubtful: bool = False) -> Component:
     return html.Div(
         [
             html.Div(label, className="tile-label"),
-            html.Div(value, className="tile-value", id=f"figure-{key}"),
+            html.Div(value, className="tile-value doubtful" if doubtful else "tile-value", id=f"figure-{key}"),
             *(html.Div(detail, className="tile-detail") for detail in details if detail),
         ],
         className="tile",

@@ -55,8 +55,8 @@ def _outcome(run: Run) -> dict[str, Any]:
     comparison = run.comparison(focus) if focus else {}
     verdict = theme.verdict(comparison.get("verdict")) if comparison else None
     estimate = comparison.get("speedup")
-    wrong = comparison.get("verdict") == "wrong"
-    speedup = estimate.get("value") if isinstance(estimate, dict) and not wrong else None
+    means_something = comparison.get("verdict") not in ("wrong", "inconclusive")
+    speedup = estimate.get("value") if isinstance(estimate, dict) and means_something else None
     return {
         "headline": run.headline or run.why_incomplete or "not analysed yet",
         "reason": run.why_incomplete,

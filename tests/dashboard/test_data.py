@@ -94,6 +94,11 @@ def test_a_run_that_died_says_which_rank_and_why(runs_root: Path, names: dict[st
     assert run.why_incomplete == "rank 1: killed by signal 9 (SIGKILL)"
 
 
+def test_the_rank_that_died_is_named_once(tmp_path: Path, rundirs: ModuleType) -> None:
+    failure = {"rank": 1, "reason": "rank 1 was killed by SIGKILL", "log_tail": ""}
+    assert open_run(rundirs.write_run(tmp_path, "run", failure=failure)).why_incomplete == failure["reason"]
+
+
 def test_provenance_that_is_not_known_never_passes_for_measured(tmp_path: Path, rundirs: ModuleType) -> None:
     assert open_run(rundirs.write_run(tmp_path, "run", provenance="guessed")).provenance == "unknown"
 

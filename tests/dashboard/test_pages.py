@@ -104,6 +104,17 @@ def test_a_fast_wrong_arm_gets_no_speedup(tmp_path: Path, rundirs: ModuleType) -
     assert by_id(listed, "runs").rowData[0]["speedup"] is None
 
 
+def test_an_inconclusive_speedup_is_not_shown_off(tmp_path: Path, rundirs: ModuleType) -> None:
+    path = rundirs.write_run(tmp_path, "run")
+    change_report(path, "balance", {"verdict": "inconclusive", "blocks_needed": 16})
+    content, _ = show(tmp_path, run_link("run"))
+    assert by_id(content, "figure-speedup").className == "tile-value doubtful"
+    assert "Speedup, inconclusive" in text_of(content)
+    assert "about 16 blocks would settle it" in text_of(content)
+    listed, _ = show(tmp_path, "/")
+    assert by_id(listed, "runs").rowData[0]["speedup"] is None
+
+
 def test_a_split_that_cannot_be_trusted_is_not_shown(tmp_path: Path, rundirs: ModuleType) -> None:
     path = rundirs.write_run(tmp_path, "run")
     change_report(path, "balance", straggler_pct=None, exposed_comm_ms=None, exposed_total_ms=31.0)
