@@ -106,7 +106,7 @@ def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report
         {arm: analysis.tables for arm, analysis in arms.items()},
         {arm: analysis.block_of_step for arm, analysis in arms.items()},
     )
-    report["warnings"] = warnings + [f"{arm}: {note}" for arm, analysis in arms.items() for note in analysis.warnings]
+    report["warnings"] += warnings + [f"{arm}: {note}" for arm, analysis in arms.items() for note in analysis.warnings]
     _write(run, arms, report)
     return Report(path, arms, report)
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyzer.ablation.cube import aa_arm
+from analyzer.ablation.sentence import of_ablation
 from analyzer.bubbles import Tables
 
 _WORTH_NAMING = 0.02  # share of a step below which no single cause is named
@@ -70,13 +72,17 @@ def of_run(report: dict[str, Any], failure: dict[str, Any] | None, tables: Mappi
         gap = compared[wrong[0]]["loss_parity"]["max_rel"]
         by = "is not finite" if gap is None else f"is off by {gap:.1e} relative"
         return f"{wrong[0]} is wrong: its loss {by} on the same batches as {compared[wrong[0]]['versus']}."
-    measured = {name: entry for name, entry in compared.items() if entry["speedup"]["value"] is not None}
+    again = aa_arm(list(arms))
+    measured = {
+        name: entry for name, entry in compared.items() if entry["speedup"]["value"] is not None and name != again
+    }
     if not measured:
         return _of_one_arm(arms, tables)
     best = max(
         measured, key=lambda name: (measured[name]["verdict"] == "improvement", measured[name]["speedup"]["value"])
     )
-    return _of_comparison(best, measured[best], arms, report["blocks"])
+    said = _of_comparison(best, measured[best], arms, report["blocks"])
+    return f"{said} {of_ablation(report)}".rstrip()
 
 
 def _of_one_arm(arms: dict[str, Any], tables: Mapping[str, Tables]) -> str:

@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 
 from analyzer import headline
+from analyzer.ablation import Measured, ablate, block_medians, layers_of, noise_floor, reference_of
 from analyzer.bubbles import Tables
+from analyzer.parity import faults, loss_parity
+from analyzer.power import blocks_needed
 from analyzer.rundir import SCHEMA, RunDirectory
-from analyzer.stats import Estimate, Float64, interval, speedup, verdict
+from analyzer.stats import Estimate, estimate, gain, holm, speedup, verdict
 
-_KNOWN_LAYERS = ("balance", "overlap", "smfree")
 _TRACE_KEYS = (
     "bubble_pct", "straggler_pct", "exposed_comm_ms", "exposed_copy_ms", "host_ms", "compute_ms", "exposed_total_ms",
     "imbalance",
@@ -34,7 +36,8 @@ def build_report(
     Returns:
         The keys of the run directory's contract; numbers that do not exist are None.
     """
-    manifest, steps = run.manifest, _timed(run.steps())
+    manifest, rows = run.manifest, run.steps()
+    steps = _timed(rows)
     arms = run.arms or sorted(tables)
     report: dict[str, Any] = {
         "schema": SCHEMA,
@@ -46,14 +49,15 @@ def build_report(
         "world_size": manifest.get("world_size"),
         "blocks": int(steps["block"].nunique()) if len(steps) else 0,
         "steps": manifest.get("steps_per_turn"),
-        "arms": {arm: _arm(arm, run.steps(), steps, tables.get(arm)) for arm in arms},
+        "arms": {arm: _arm(arm, rows, steps, tables.get(arm)) for arm in arms},
         "compare": {},
+        "warnings": [],
     }
     if arms:
-        versus = "baseline" if "baseline" in arms else arms[0]
-        report["compare"] = {
-            arm: _compare(arm, versus, run.steps(), steps, tables, blocks_of) for arm in arms if arm != versus
-        }
+        wrong, report["warnings"] = faults(rows, arms, manifest.get("device"))
+        report["compare"] = _compare_all(arms, wrong, rows, steps, tables, blocks_of)
+        cannot_act = manifest.get("cannot_act", {})
+        report |= ablate(Measured(arms, steps, rows, run.samples(), wrong, cannot_act, tables, blocks_of))
     report["headline"] = headline.of_run(report, manifest.get("failure"), tables)
     return report
 
@@ -71,7 +75,7 @@ def _arm(name: str, rows: pd.DataFrame, steps: pd.DataFrame, tables: Tables | No
     mine = steps[steps["arm"] == name] if len(steps) else steps
     of_arm = rows[rows["arm"] == name] if len(rows) else rows
     return {
-        "layers": _layers(name),
+        "layers": layers_of(name),
         "step_ms": _step_ms(mine),
         "samples_per_s": _ratio(mine, "samples", 1e3),
         **(dict.fromkeys(_TRACE_KEYS) if tables is None else _from_traces(tables.bubbles, tables.split)),
@@ -83,27 +87,15 @@ def _arm(name: str, rows: pd.DataFrame, steps: pd.DataFrame, tables: Tables | No
     }
 
 
-def _layers(arm: str) -> list[str]:
-    if arm == "freescale":
-        return list(_KNOWN_LAYERS)
-    return [layer for layer in arm.split("+") if layer in _KNOWN_LAYERS]
-
-
 def _step_ms(steps: pd.DataFrame) -> dict[str, Any]:
-    """Median over timed steps; its interval resamples whole blocks."""
+    """Median over timed steps; its interval is that of the blocks' medians."""
     if len(steps) == 0:
         return {"median": None, "ci95": None, "min": None, "n": 0}
-    by_block = [block.to_numpy() for _, block in steps.groupby("block")["step_ms"]]
-    median = float(np.median(steps["step_ms"]))
-    medians = np.array([np.median(block) for block in by_block])
-
-    def pooled_median(chosen: np.ndarray) -> Float64:
-        return np.array([np.median(np.concatenate([by_block[i] for i in blocks])) for blocks in chosen])
-
-    bounds = interval(medians, pooled_median, median)
+    medians = steps.groupby("block")["step_ms"].median().to_numpy(float)
+    median = estimate(float(np.median(steps["step_ms"])), medians)
     return {
-        "median": median,
-        "ci95": None if bounds is None else list(bounds),
+        "median": median.value,
+        "ci95": median.as_json()["ci95"],
         "min": float(steps["step_ms"].min()),
         "n": len(steps),
     }
@@ -146,30 +138,47 @@ def _losses(rows: pd.DataFrame) -> list[float]:
     return rows.sort_values("rank").drop_duplicates(["block", "step"]).sort_values(["block", "step"])["loss"].tolist()
 
 
-def _compare(
-    arm: str,
-    versus: str,
+def _compare_all(
+    arms: list[str],
+    wrong: Mapping[str, str],
     rows: pd.DataFrame,
     steps: pd.DataFrame,
     tables: Mapping[str, Tables],
     blocks_of: Mapping[str, Mapping[int, int]],
 ) -> dict[str, Any]:
-    ratio = Estimate(None)
-    if len(steps):
-        medians = steps.groupby(["block", "arm"])["step_ms"].median().unstack("arm")
-        if {arm, versus} <= set(medians.columns):
-            paired = medians[[versus, arm]].dropna()
-            ratio = speedup(paired[versus].to_numpy(), paired[arm].to_numpy())
-    parity, gap = _loss_parity(rows, arm, versus)
-    both = {name: (tables.get(name), blocks_of.get(name, {})) for name in (versus, arm)}
-    return {
-        "versus": versus,
-        "speedup": ratio.as_json(),
-        "bubble_reduction_pct": _reduction(both, arm, versus, _bubble_ns).as_json(),
-        "exposed_reduction_pct": _reduction(both, arm, versus, _exposed_ns).as_json(),
-        "loss_parity": parity,
-        "verdict": verdict(ratio, gap),
-    }
+    """Every arm against the reference, judged together."""
+    versus = reference_of(arms)
+    others = [arm for arm in arms if arm != versus]
+    medians = block_medians(steps) if len(steps) else pd.DataFrame()
+    means = steps.groupby(["block", "arm"])["step_ms"].mean().unstack("arm") if len(steps) else pd.DataFrame()
+    floor = noise_floor(arms, medians)[1] or 0.0
+    ratios = {arm: _speedup(medians, arm, versus) for arm in others}
+    corrected = dict(zip(others, holm([ratios[arm].p for arm in others]), strict=True))
+    compared = {}
+    for arm in others:
+        both = {name: (tables.get(name), blocks_of.get(name, {})) for name in (versus, arm)}
+        said = verdict(gain(ratios[arm]), arm in wrong, corrected[arm], floor)
+        blocks = len(medians[[versus, arm]].dropna()) if {arm, versus} <= set(medians.columns) else 0
+        open_ = said == "inconclusive"
+        compared[arm] = {
+            "versus": versus,
+            "speedup": ratios[arm].as_json(),
+            "throughput": _speedup(means, arm, versus).as_json(),
+            "p_holm": corrected[arm],
+            "bubble_reduction_pct": _reduction(both, arm, versus, _bubble_ns).as_json(),
+            "exposed_reduction_pct": _reduction(both, arm, versus, _exposed_ns).as_json(),
+            "loss_parity": loss_parity(rows, arm, versus),
+            "verdict": said,
+            "blocks_needed": blocks_needed(gain(ratios[arm]), blocks, len(others), floor) if open_ else None,
+        }
+    return compared
+
+
+def _speedup(of_blocks: pd.DataFrame, arm: str, versus: str) -> Estimate:
+    if not {arm, versus} <= set(of_blocks.columns):
+        return Estimate(None)
+    paired = of_blocks[[versus, arm]].dropna()
+    return speedup(paired[versus].to_numpy(float), paired[arm].to_numpy(float))
 
 
 def _bubble_ns(bubbles: pd.DataFrame) -> pd.Series[float]:
@@ -199,26 +208,6 @@ def _reduction(
     if ratio.ci95 is None:
         return Estimate(value)
     return Estimate(value, (100 * (1 - 1 / ratio.ci95[0]), 100 * (1 - 1 / ratio.ci95[1])))
-
-
-def _loss_parity(rows: pd.DataFrame, arm: str, versus: str) -> tuple[dict[str, Any], float | None]:
-    """(loss_parity of the contract, largest relative gap; infinite if a loss is not finite, None without losses)."""
-    nothing = {"max_abs": None, "max_rel": None, "bit_exact": None}
-    if "loss" not in rows or rows.empty:
-        return nothing, None
-    losses = rows.pivot_table(index=["block", "step", "rank"], columns="arm", values="loss", dropna=False)
-    if not {arm, versus} <= set(losses.columns):
-        return nothing, None
-    present = rows.groupby(["block", "step", "rank"])["arm"].agg(set)
-    paired = losses[[versus, arm]][present.map(lambda names: {arm, versus} <= names).reindex(losses.index)]
-    a, b = paired[versus].to_numpy(float), paired[arm].to_numpy(float)
-    if len(a) == 0:
-        return nothing, None
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return {**nothing, "bit_exact": False}, math.inf
-    gap = np.abs(b - a)
-    relative = float((gap / np.maximum(np.abs(a), np.finfo(float).tiny)).max())
-    return {"max_abs": float(gap.max()), "max_rel": relative, "bit_exact": bool((a == b).all())}, relative
 
 
 def _number(value: float) -> float | None:
