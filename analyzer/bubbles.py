@@ -23,7 +23,7 @@ CLASSES = ("compute_ns", "straggler_ns", "exposed_comm_ns", "exposed_copy_ns", "
 BUBBLE_COLUMNS = ("step", "rank", "start_ns", "window_ns", *CLASSES, "overlapped_comm_ns")
 COLLECTIVE_COLUMNS = (
     "step", "group", "op", "ordinal", "matched", "rank", "bytes", "arrival_ns", "rank_end_ns", "wait_ns", "last_rank",
-    "first_arrival_ns", "last_arrival_ns", "end_ns", "transfer_ns",
+    "first_arrival_ns", "last_arrival_ns", "end_ns", "transfer_ns", "straggler_ns", "exposed_ns",
 )  # fmt: skip
 
 
@@ -53,13 +53,16 @@ def measure(timelines: Sequence[Timeline]) -> Tables:
     split, warnings = _can_split(arrivals, clocks, timelines)
     parts = []
     blame = np.zeros((len(ranks), len(ranks)), np.int64)
+    decided = np.zeros((2, len(matching.collectives), len(ranks)), np.int64)  # straggler and exposed_comm time
     for r, timeline in enumerate(timelines):
         part, rows = _partition_rank(r, timeline, matching, arrivals, clocks, split)
         parts.append(_bubble_rows(ranks[r], timeline, part, clocks.to_common(r, timeline.steps.start_ns)))
         culprit = np.append(arrivals.last_rank, -1)[rows]  # -1, a wait whose call is missing, is charged to nobody
         np.add.at(blame[r], culprit[culprit >= 0], part.row_straggler_ns[culprit >= 0])
+        for measured, of_rows in zip(decided, (part.row_straggler_ns, part.row_exposed_ns), strict=True):
+            np.add.at(measured[:, r], rows[rows >= 0], of_rows[rows >= 0])
     bubbles = pd.concat(parts, ignore_index=True).sort_values(["step", "rank"], ignore_index=True)
-    collectives = _collective_rows(matching, arrivals, clocks, timelines, ranks)
+    collectives = _collective_rows(matching, arrivals, clocks, timelines, ranks, decided)
     warnings += _warnings(matching, clocks, timelines, ranks)
     return Tables(ranks, bubbles, collectives, blame, clocks, split, warnings)
 
@@ -127,7 +130,12 @@ def _bubble_rows(rank: int, timeline: Timeline, part: Partition, start_ns: Int64
 
 
 def _collective_rows(
-    matching: Matching, arrivals: _Arrivals, clocks: Clocks, timelines: Sequence[Timeline], ranks: list[int]
+    matching: Matching,
+    arrivals: _Arrivals,
+    clocks: Clocks,
+    timelines: Sequence[Timeline],
+    ranks: list[int],
+    decided: np.ndarray,
 ) -> pd.DataFrame:
     members, of = matching.members, arrivals.collective
     info = matching.collectives
@@ -151,6 +159,9 @@ def _collective_rows(
             "last_arrival_ns": last,
             "end_ns": arrivals.over[of],
             "transfer_ns": np.maximum(arrivals.over[of] - last, 0),
+            # The parts of this rank's bubble that this collective decided.
+            "straggler_ns": decided[0, of, members["rank"].to_numpy()],
+            "exposed_ns": decided[1, of, members["rank"].to_numpy()],
         }
     )
     return frame.sort_values(["first_arrival_ns", "group", "op", "ordinal", "rank"], ignore_index=True)
