@@ -14,7 +14,7 @@ from freescale.errors import FreeScaleError
 
 @dataclass(frozen=True)
 class Link:
-    """One full-duplex link per rank, to all its peers: `gbit_per_s` each way, `latency_us` from end to end."""
+    """One full-duplex link per rank, to all its peers: `gbit_per_s` of payload each way, `latency_us` end to end."""
 
     gbit_per_s: float
     latency_us: float = 0.0
