@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import combinations
 
 from freescale.errors import FreeScaleError
 
-BASELINE, BASELINE_AGAIN, SDD, ALL = "baseline", "baseline-aa", "sdd", "freescale"
+BASELINE, SDD, ALL = "baseline", "sdd", "freescale"
+AGAIN = "-aa"
 LAYERS = ("balance", "overlap", "smfree")
 
 
@@ -37,22 +40,39 @@ class Arm:
 def parse_arm(name: str) -> Arm:
     """`baseline`, `sdd`, `freescale` (all layers), or layers joined by `+`, in any order (the name is kept as given).
 
-    `baseline-aa` is the baseline under another name: what it seems to gain is noise.
+    `sdd+` before layers without overlap adds them to `sdd`. `baseline-aa` and `sdd-aa` are those arms under another
+    name: what they seem to gain is noise.
 
     Raises:
         FreeScaleError: no such arm; lists those that exist.
     """
-    if name in (BASELINE, BASELINE_AGAIN):
-        return Arm(name)
-    if name == SDD:
-        return Arm(name, prefetch_ids=True)
+    if name.removesuffix(AGAIN) in (BASELINE, SDD):
+        return Arm(name, prefetch_ids=name.startswith(SDD))
     layers = list(LAYERS) if name == ALL else name.split("+")
-    if len(set(layers)) == len(layers) and set(layers) <= set(LAYERS):
-        return Arm(name, **dict.fromkeys(layers, True))
+    prefetch_ids = layers[0] == SDD
+    layers = layers[prefetch_ids:]
+    if len(set(layers)) == len(layers) and set(layers) <= set(LAYERS) and not (prefetch_ids and "overlap" in layers):
+        return Arm(name, prefetch_ids=prefetch_ids, **dict.fromkeys(layers, True))
     raise FreeScaleError(
-        f"arms: {name!r} does not exist; choose from {BASELINE}, {SDD}, {', '.join(LAYERS)}, {ALL}, {BASELINE_AGAIN}, "
+        f"arms: {name!r} does not exist; choose from {BASELINE}, {SDD}, {', '.join(LAYERS)}, {ALL}, {BASELINE}{AGAIN}, "
         "or layers joined by +, as balance+overlap"
     )
+
+
+def ablation_arms(reference: str, without: Collection[str] = ()) -> tuple[str, ...]:
+    """Names of all combinations of the layers on top of `reference`, the reference first, and its A/A copy.
+
+    Args:
+        reference: `baseline` or `sdd`.
+        without: layers that are left out.
+    """
+    layers = [layer for layer in LAYERS if layer not in without]
+    names = [reference, reference + AGAIN]
+    for size in range(1, len(layers) + 1):
+        for chosen in combinations(layers, size):
+            on_top = [SDD] if reference == SDD and "overlap" not in chosen else []
+            names.append(ALL if chosen == LAYERS else "+".join([*on_top, *chosen]))
+    return tuple(names)
 
 
 def parse_arms(names: str) -> list[Arm]:

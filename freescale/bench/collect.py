@@ -38,10 +38,19 @@ def bring_to_rank_0(content: bytes, source: int, group: dist.ProcessGroup) -> by
     return None
 
 
+def same_everywhere(value: Any, group: dist.ProcessGroup) -> Any:
+    """Rank 0's value, on every rank; what the others pass does not matter."""
+    held = [value]
+    dist.broadcast_object_list(held, src=0, group=group)
+    return held[0]
+
+
 def steps_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows as the frame that steps.parquet holds, columns and types as the run directory's contract has them."""
     small = dict.fromkeys(("block", "position", "step", "rank"), "int32")
     whole = dict.fromkeys(("samples", "tokens", "candidates", "moved_bytes", "batch_bytes", "start_unix_ns"), "int64")
     table = pd.DataFrame(rows).astype({**small, **whole})
+    if "launch" in table:
+        table = table.astype({"launch": "int32"})
     first = ["block", "arm", "position", "step", "rank", "warmup"]
     return table[first + [column for column in table.columns if column not in first]]

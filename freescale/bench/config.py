@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from freescale.balance.policies import POLICIES
 from freescale.bench.arms import Arm, parse_arm
@@ -39,6 +39,7 @@ class RunConfig:
         collision_rate: of consecutive batches' item rows, instead of the preset's.
         link_gbps: emulate a link of this bandwidth per rank, Gb/s; makes the run *emulated*.
         link_latency_us: latency of that link.
+        budget_min: minutes that the run may take: as many blocks as fit, at most `blocks`; None is no limit.
         stall_timeout_s: a rank without progress for so long ends the run.
     """
 
@@ -57,6 +58,7 @@ class RunConfig:
     collision_rate: float | None = None
     link_gbps: float | None = None
     link_latency_us: float = 50.0
+    budget_min: float | None = None
     stall_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class RunConfig:
                 f"profiled_steps: {self.profiled_steps}, must leave an unrecorded step among the "
                 f"{self.steps_per_turn} of a block; raise steps or warmup_steps"
             )
+        if self.budget_min is not None and not self.budget_min >= 1:
+            raise FreeScaleError(f"budget_min: {self.budget_min:g}, must be at least 1")
         if self.policy not in POLICIES:
             raise FreeScaleError(f"policy: {self.policy!r}, must be one of {', '.join(POLICIES)}")
         if self.link_gbps is not None and not self.link_gbps > 0:
@@ -133,10 +137,17 @@ class RunConfig:
         each = self.steps_per_turn + 1
         return range(block * each, (block + 1) * each)
 
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
+        """The configuration that `as_json` gave."""
+        return cls(**{**values, "arms": tuple(values["arms"])})
+
     def save(self, file: Path) -> None:
-        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        file.write_text(json.dumps(self.as_json()), encoding="utf-8")
 
     @classmethod
     def load(cls, file: Path) -> RunConfig:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return cls(**{**values, "arms": tuple(values["arms"])})
+        return cls.from_json(json.loads(file.read_text(encoding="utf-8")))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-_FIELDS = ("pid", "steps_done", "beats", "beat_ns")
+_FIELDS = ("pid", "steps_done", "beats", "beat_ns", "steps_expected")
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class Beat:
         steps_done: training steps finished, over all turns.
         beats: signs of life so far, several per step; equal numbers are equal places in the program.
         beat_ns: `time.monotonic_ns` of the last one, 0 before the first.
+        steps_expected: training steps until the end, as far as can be told; 0 before that.
     """
 
     pid: int
     steps_done: int
     beats: int
     beat_ns: int
+    steps_expected: int = 0
 
 
 class Heartbeats:
@@ -46,12 +48,15 @@ class Heartbeats:
         self._rows = np.frombuffer(page, dtype=np.int64).reshape(ranks, len(_FIELDS))
 
     def start(self, rank: int) -> None:
-        self._rows[rank] = (os.getpid(), 0, 1, time.monotonic_ns())
+        self._rows[rank] = (os.getpid(), 0, 1, time.monotonic_ns(), 0)
 
     def beat(self, rank: int, step_done: bool = False) -> None:
         self._rows[rank, 1] += step_done
         self._rows[rank, 2] += 1
         self._rows[rank, 3] = time.monotonic_ns()
+
+    def expect(self, rank: int, steps: int) -> None:
+        self._rows[rank, 4] = steps
 
     def read(self) -> list[Beat]:
         return [Beat(*map(int, row)) for row in self._rows.tolist()]

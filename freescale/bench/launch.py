@@ -49,18 +49,19 @@ class RunFailed(FreeScaleError):
         self.failure = failure
 
 
-def launch(config: RunConfig, run: Path, on_progress: Callable[[int], None]) -> None:
+def launch(config: RunConfig, run: Path, on_progress: Callable[[int, int], None]) -> None:
     """Run `config.ranks` workers to their end.
 
     Args:
-        on_progress: called with the number of steps that all ranks have finished, a few times a second.
+        on_progress: called with the number of steps that all ranks have finished and the number that they expect to
+            finish in all (0 before they can tell), a few times a second.
 
     Raises:
         RunFailed: a rank died, failed or hung. All others have been ended.
         KeyboardInterrupt: Ctrl-C. All ranks have been ended.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its report of a failure is ours to make
-    with tempfile.TemporaryDirectory(prefix="freescale-run-") as scratch, _environment():
+    with tempfile.TemporaryDirectory(prefix="freescale-run-") as scratch, _environment(), _signals_as_before():
         folder = Path(scratch)
         config.save(folder / "config.json")
         page = Heartbeats(folder / "heartbeats", config.ranks)
@@ -95,7 +96,7 @@ def launch(config: RunConfig, run: Path, on_progress: Callable[[int], None]) -> 
 class _Watch:
     """A thread that reports progress, and kills the rank that keeps everybody waiting for too long."""
 
-    def __init__(self, config: RunConfig, page: Heartbeats, on_progress: Callable[[int], None]) -> None:
+    def __init__(self, config: RunConfig, page: Heartbeats, on_progress: Callable[[int, int], None]) -> None:
         self.stall_timeout_s = config.stall_timeout_s
         self._page, self._on_progress = page, on_progress
         self._stop = threading.Event()
@@ -114,7 +115,7 @@ class _Watch:
         last_beat_ns = time.monotonic_ns()
         while not self._stop.wait(_POLL_S):
             beats = self._page.read()
-            self._on_progress(min(beat.steps_done for beat in beats))
+            self._on_progress(min(beat.steps_done for beat in beats), beats[0].steps_expected)
             last_beat_ns = max(last_beat_ns, *(beat.beat_ns for beat in beats))
             if time.monotonic_ns() - last_beat_ns > self.stall_timeout_s * 1e9 and not self.hung:
                 looks = [_look_at(beat.pid) for beat in beats]
@@ -174,3 +175,17 @@ def _environment() -> Iterator[None]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """The agent leaves its signal handlers behind; processes forked later would inherit them."""
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

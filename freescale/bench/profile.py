@@ -7,6 +7,7 @@ leaves one trace per arm, in which the steps of all blocks follow one another.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from freescale.errors import FreeScaleError
 from workloads.batch import JaggedBatch
 
 _decode = msgspec.json.decode
+_CORRELATION = re.compile(rb'("(?:correlation|External id|id)":\s*)(\d+)')
+_CORRELATIONS = 1 << 32  # more than one process counts
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
@@ -66,28 +69,49 @@ def profiled_turn(
         for row in rows[unrecorded:]
     ]
     trace["traceEvents"] = _renumber(trace["traceEvents"], first)
-    facts = {"arm": arm.name, "steps": recorded}
+    facts = {"arm": arm.name, "steps": recorded, "pid": os.getpid()}
     return gzip.compress(msgspec.json.encode({"freescale": facts, **trace}), compresslevel=5)
 
 
 def merge(traces: Sequence[bytes]) -> bytes:
-    """One trace with the steps of several, which one process recorded one after the other."""
+    """One trace with the steps of several, recorded one after the other by one rank.
+
+    Processes that took the rank's place when the run was resumed appear as the first one: same process and thread
+    number, other correlations.
+    """
     events: list[msgspec.Raw] = []
     steps: list[dict[str, Any]] = []
     head: dict[str, Any] = {}
+    processes: list[int] = []
     for number, compressed in enumerate(traces):
         trace = msgspec.json.decode(gzip.decompress(compressed), type=dict[str, msgspec.Raw])
-        base = _decode(trace.get("baseTimeNanoseconds", b"0"))
+        base, facts = _decode(trace.get("baseTimeNanoseconds", b"0")), _decode(trace["freescale"])
         if number == 0:
             head = dict(trace)
         elif base != _decode(head.get("baseTimeNanoseconds", b"0")):
             raise FreeScaleError(
-                "trace: the profiler changed its time base between blocks; report this with your torch"
+                "trace: the profiler changed its time base between blocks; delete the run's parts/ and resume it"
             )
-        events += msgspec.json.decode(trace["traceEvents"], type=list[msgspec.Raw])
-        steps += _decode(trace["freescale"])["steps"]
-    facts = {**_decode(head["freescale"]), "steps": steps}
-    return gzip.compress(msgspec.json.encode({**head, "freescale": facts, "traceEvents": events}), compresslevel=5)
+        pid = facts["pid"]
+        if pid not in processes:
+            processes.append(pid)
+        place, content = processes.index(pid), trace["traceEvents"]
+        if place:
+            content = _as_process(content, pid, processes[0], place)
+        events += msgspec.json.decode(content, type=list[msgspec.Raw])
+        steps += facts["steps"]
+    merged = {**_decode(head["freescale"]), "steps": steps}
+    return gzip.compress(msgspec.json.encode({**head, "freescale": merged, "traceEvents": events}), compresslevel=5)
+
+
+def _as_process(events: msgspec.Raw, pid: int, first: int, place: int) -> msgspec.Raw:
+    """Events that process `pid`, the rank's number `place`, recorded, as if process `first` had."""
+    renamed = re.sub(rb'("(?:pid|tid)":\s*)%d\b' % pid, rb"\g<1>%d" % first, bytes(events))
+
+    def apart(match: re.Match[bytes]) -> bytes:
+        return b"%s%d" % (match[1], int(match[2]) + place * _CORRELATIONS)
+
+    return msgspec.Raw(_CORRELATION.sub(apart, renamed))
 
 
 def _renumber(events: msgspec.Raw, first: int) -> msgspec.Raw:

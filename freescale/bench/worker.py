@@ -1,4 +1,4 @@
-"""One rank of a run: blocks of timed turns, then the profiled pass; rank 0 keeps the run directory.
+"""One rank of a run: the process group, the lanes and the training state that it measures with.
 
 Started by `freescale.bench.launch` on one host, or called directly when `torchrun` has started this process. Only
 rank 0 writes, so the ranks need no common file system.
@@ -10,25 +10,19 @@ import datetime
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from analyzer import rundir
 from analyzer.errors import AnalyzerError
-from freescale.bench.arms import Arm
-from freescale.bench.collect import bring_to_rank_0, gather_rows, steps_table
 from freescale.bench.config import RunConfig
 from freescale.bench.heartbeat import Heartbeats
 from freescale.bench.lanes import open_for
-from freescale.bench.profile import merge, profiled_turn
+from freescale.bench.measure import Measuring
 from freescale.bench.trainer import Trainer
 from freescale.errors import FreeScaleError
-from workloads.batch import JaggedBatch
 
 
 def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None) -> None:
@@ -58,53 +52,11 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
         trainer = Trainer(workload, lanes, device, config.seed, config.policy, beat)
         if run and rank == 0 and lanes.chosen:
             rundir.update_manifest(run, sm_free=lanes.chosen)
-        _measure(config, trainer, run if rank == 0 else None, control, page)
+        Measuring(config, trainer, run if rank == 0 else None, control, page).measure()
         lanes.close()
         dist.barrier(group=control)
     finally:
         dist.destroy_process_group()
-
-
-def _measure(
-    config: RunConfig, trainer: Trainer, run: Path | None, control: dist.ProcessGroup, page: Heartbeats | None
-) -> None:
-    arms, workload = config.parsed_arms, trainer.workload
-    rank, world_size = trainer.rank, trainer.world_size
-
-    def step_done() -> None:
-        if page:
-            page.beat(rank, step_done=True)
-
-    def blocks() -> Iterator[tuple[int, list[JaggedBatch], list[Arm]]]:
-        for block in range(config.blocks):
-            steps = config.batches_of(block)
-            order = np.random.default_rng([config.seed, block]).permutation(len(arms))
-            batches = []
-            for step in steps:
-                batches.append(workload.batch(step, rank, world_size))
-                trainer.beat()
-            yield block, batches, [arms[index] for index in order]
-
-    table: list[dict[str, Any]] = []
-    for block, batches, in_order in blocks():
-        for position, arm in enumerate(in_order):
-            rows = trainer.run_turn(arm, batches[:-1], step_done, then=batches[-1])
-            for row in rows:
-                row |= {"block": block, "arm": arm.name, "position": position, "rank": rank}
-                row["warmup"] = row["step"] < config.warmup_steps
-            table += gather_rows(rows, control)
-        if run:
-            rundir.write_parquet(run / rundir.STEPS, steps_table(table))
-
-    traces: dict[str, list[bytes]] = {arm.name: [] for arm in arms}
-    for block, batches, in_order in blocks():
-        for arm in in_order:
-            traces[arm.name].append(profiled_turn(trainer, arm, batches, block, config, step_done))
-    for name, of_blocks in traces.items():
-        for source in range(world_size):
-            held = bring_to_rank_0(merge(of_blocks) if source == rank else b"", source, control)
-            if run and held is not None:
-                rundir.write_bytes(run / rundir.TRACES / name / f"rank-{source:05d}.json.gz", held)
 
 
 def main() -> None:
