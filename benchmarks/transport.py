@@ -109,19 +109,20 @@ def beside(
     right = torch.randn(256, 256)
     out = torch.empty(256, 256)
     send, splits = message
+    transfers = round(window_s * hertz)  # the same on both ranks, however slow one is
     samples: dict[str, list[float]] = {name: [] for name in lanes}
     for _ in range(windows):
         for name in random.permutation(sorted(lanes)):
             lane = lanes[name]
             dist.barrier()
-            begin = due = time.perf_counter()
-            products, handle = 0, None
-            while (now := time.perf_counter()) < begin + window_s:
-                if lane is not None and now >= due:
+            begin = time.perf_counter()
+            products, issued, handle = 0, 0, None
+            while (now := time.perf_counter()) < begin + window_s or (lane is not None and issued < transfers):
+                if lane is not None and issued < transfers and now >= begin + issued / hertz:
                     if handle is not None:
                         handle.wait()
                     handle = lane.all_to_all(send, splits, splits)
-                    due += 1 / hertz
+                    issued += 1
                 torch.mm(left, right, out=out)
                 products += 1
             if handle is not None:
