@@ -43,7 +43,7 @@ def main(rates: str, link_gbps: float, link_latency_us: float, blocks: int, pres
                 "--blocks",
                 str(blocks),
                 "--steps",
-                "1",
+                "2",
                 "--collision-rate",
                 str(rate),
             ]
