@@ -1,0 +1,81 @@
+"""What balancing does to stragglers here, and how well the cost model knows what it balances.
+
+    python benchmarks/balance.py                     # hstu-small, 2 ranks, 8 blocks, with an A/A copy of the baseline
+
+Prints straggler_pct per arm with an interval over blocks, its ratio to the baseline's (paired by block), the same for
+the A/A copy (what noise alone does), and the error of predicted against measured compute time per rank and step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student_t
+
+from analyzer.rundir import RunDirectory, list_runs
+
+BASELINE, AGAIN = "baseline", "baseline-aa"
+
+
+@click.command(help=__doc__)
+@click.option("--preset", default="hstu-small", show_default=True)
+@click.option("--ranks", default=2, show_default=True)
+@click.option("--blocks", default=8, show_default=True)
+@click.option("--policies", default="rounds,zigzag", show_default=True)
+def main(preset: str, ranks: int, blocks: int, policies: str) -> None:
+    for policy in policies.split(","):
+        with tempfile.TemporaryDirectory() as out:
+            command = [sys.executable, "-m", "freescale.bench.cli", "run", preset, "--out", out, "--json"]
+            command += ["--ranks", str(ranks), "--blocks", str(blocks), "--policy", policy]
+            command += ["--arms", f"{BASELINE},balance,{AGAIN}"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)
+            (run,) = list_runs(Path(out))
+            print(f"\npolicy {policy}, {blocks} blocks, {ranks} ranks")
+            report(run)
+
+
+def report(run: RunDirectory) -> None:
+    """Print the figures of one run."""
+    bubbles = run.bubbles()
+    per_block = run.manifest["warmup_steps"] + run.manifest["profiled_steps"]
+    share = 100 * bubbles["straggler_ns"] / bubbles["window_ns"]
+    straggler = share.groupby([bubbles["step"] // per_block, bubbles["arm"]]).mean().unstack()
+    for arm in straggler:
+        print(f"  {arm:12} straggler {interval(straggler[arm].to_numpy(), '%')}")
+    for arm in ("balance", AGAIN):
+        ratio = 100 * np.exp(np.log(straggler[arm]) - np.log(straggler[BASELINE]))
+        total = 100 * straggler[arm].mean() / straggler[BASELINE].mean()
+        print(f"  {arm:12} {total:.1f} % of the baseline's; per block {ratio.round(0).astype(int).tolist()}")
+
+    steps = run.steps()
+    known = steps[~steps["warmup"] & steps["predicted_cost"].notna()]
+    error = (known["predicted_cost"] - known["compute_ms"]).abs() / known["compute_ms"]
+    by_arm = error.groupby(known["arm"]).median()
+    print(f"  predicted against measured compute: median error {100 * error.median():.1f} %", end="")
+    print(f", by arm {(100 * by_arm).round(1).to_dict()}, {len(known)} rank-steps")
+    print(f"  of that, noise: {100 * repeat_error(steps):.1f} % is how far the same samples differ between two turns")
+    moved = steps[steps["arm"] == "balance"][["moved_bytes", "batch_bytes"]].sum()
+    print(f"  {100 * (1 - moved['moved_bytes'] / moved['batch_bytes']):.1f} % of the bytes stayed at home")
+
+
+def repeat_error(steps: pd.DataFrame) -> float:
+    """Median relative difference of compute_ms on identical work: baseline and its copy, same block, step, rank."""
+    timed = steps[~steps["warmup"] & steps["arm"].isin([BASELINE, AGAIN])]
+    twice = timed.pivot(index=["block", "step", "rank"], columns="arm", values="compute_ms")
+    return float(((twice[AGAIN] - twice[BASELINE]).abs() / twice[BASELINE]).median())
+
+
+def interval(blocks: np.ndarray, unit: str) -> str:
+    """Mean and 95 % interval over blocks (Student)."""
+    margin = student_t.ppf(0.975, len(blocks) - 1) * blocks.std(ddof=1) / np.sqrt(len(blocks))
+    return f"{blocks.mean():.2f} ± {margin:.2f} {unit}"
+
+
+if __name__ == "__main__":
+    main()
