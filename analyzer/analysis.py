@@ -10,9 +10,11 @@ from typing import Any
 import pandas as pd
 
 from analyzer import contract, headline
-from analyzer.bubbles import BUBBLE_COLUMNS, COLLECTIVE_COLUMNS, Tables, measure
+from analyzer.arrivals import COLLECTIVE_COLUMNS
+from analyzer.bubbles import BUBBLE_COLUMNS, Tables, measure
 from analyzer.errors import AnalyzerError
 from analyzer.files import TraceSource, find_traces
+from analyzer.findings import Findings, investigate
 from analyzer.job import read_job
 from analyzer.report import build_report
 from analyzer.rundir import (
@@ -25,6 +27,7 @@ from analyzer.rundir import (
     write_json,
     write_parquet,
 )
+from analyzer.scope import Scope
 from analyzer.timeline import Timeline
 
 
@@ -33,6 +36,7 @@ class ArmAnalysis:
     """What the traces of one arm show; a bare folder of traces has one, named ""."""
 
     tables: Tables
+    findings: Findings
     world_size: int | None
     block_of_step: dict[int, int]
     warnings: list[str]
@@ -50,7 +54,7 @@ class Report:
     def headline(self) -> str:
         if self.run is not None:
             return str(self.run["headline"])
-        return headline.of_tables(self.arm().tables)
+        return headline.of_tables(self.arm().tables, self.arm().findings)
 
     def arm(self, name: str | None = None) -> ArmAnalysis:
         """One arm's analysis, the first if none is named.
@@ -68,27 +72,35 @@ class Report:
     def as_json(self, arm: str | None = None) -> dict[str, Any]:
         """The contract of `analyze --json` for one arm, the first if none is named; `arm` and `arms` say which."""
         chosen = self.arm(arm)
-        value = contract.as_json(chosen.tables, chosen.world_size, chosen.warnings)
+        value = contract.as_json(chosen.tables, chosen.findings, chosen.world_size, chosen.warnings)
         if self.run is not None:
             value = {"arm": arm if arm is not None else next(iter(self.arms)), "arms": list(self.arms), **value}
         return value
 
 
-def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report:
+def analyze(
+    path: Path | str,
+    *,
+    steps: Collection[int] | None = None,
+    ranks: Collection[int] | None = None,
+    group: str | None = None,
+) -> Report:
     """Analyse a run directory, a folder of Kineto traces, or one trace.
 
-    In a run directory bubbles.parquet, collectives.parquet and report.json are (re)written; beside bare traces
-    nothing is.
+    In a run directory bubbles.parquet, collectives.parquet and report.json are (re)written, unless only a part is asked
+    for; beside bare traces nothing is.
 
     Args:
-        ranks: of a bare folder, analyse only these.
+        steps: only these of the profiler's steps.
+        ranks: show only these ranks; whom they wait for may be others.
+        group: show only collectives, and blame only for waits, of this process group.
 
     Raises:
         AnalyzerError: nothing there that can be analysed; the message names the file and the cure.
     """
-    path = Path(path)
+    path, scope = Path(path), Scope.of(steps, ranks, group)
     if not is_run_directory(path):
-        return Report(path, {"": _analyze_traces(find_traces(path), ranks)}, None)
+        return Report(path, {"": _analyze_traces(find_traces(path), scope)}, None)
     run = open_run(path)
     arms: dict[str, ArmAnalysis] = {}
     warnings = [str(warning) for warning in run.manifest.get("warnings", [])]
@@ -98,24 +110,30 @@ def analyze(path: Path | str, *, ranks: Collection[int] | None = None) -> Report
             warnings.append(f"{arm}: no traces; its step times are known, but not what they went into")
             continue
         try:
-            arms[arm] = _analyze_traces([TraceSource(file) for file in files], None)
+            arms[arm] = _analyze_traces([TraceSource(file) for file in files], scope)
         except AnalyzerError as error:
             warnings.append(f"{arm}: {error}")
     report = build_report(
         run,
-        {arm: analysis.tables for arm, analysis in arms.items()},
+        {arm: (analysis.tables, analysis.findings) for arm, analysis in arms.items()},
         {arm: analysis.block_of_step for arm, analysis in arms.items()},
     )
     report["warnings"] += warnings + [f"{arm}: {note}" for arm, analysis in arms.items() for note in analysis.warnings]
-    _write(run, arms, report)
+    report["findings"] = {
+        arm: contract.findings_json(analysis.tables, analysis.findings) for arm, analysis in arms.items()
+    }
+    if scope == Scope():
+        _write(run, arms, report)
     return Report(path, arms, report)
 
 
-def _analyze_traces(files: list[TraceSource], ranks: Collection[int] | None) -> ArmAnalysis:
-    timelines, warnings = read_job(files, ranks)
-    tables = measure(timelines)
+def _analyze_traces(files: list[TraceSource], scope: Scope) -> ArmAnalysis:
+    timelines, warnings = read_job(files)
+    tables = measure(timelines, scope)
+    findings = investigate(timelines, tables, scope)
     worlds = [t.info.world_size for t in timelines if t.info.world_size is not None]
-    return ArmAnalysis(tables, max(worlds) if worlds else None, _block_of_step(timelines), warnings + tables.warnings)
+    world_size = max(worlds) if worlds else None
+    return ArmAnalysis(tables, findings, world_size, _block_of_step(timelines), warnings + tables.warnings)
 
 
 def _block_of_step(timelines: list[Timeline]) -> dict[int, int]:

@@ -11,101 +11,123 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analyzer import trust
+from analyzer.arrivals import Arrivals
 from analyzer.clocks import Clocks, fit_clocks
 from analyzer.errors import AnalyzerError
 from analyzer.intervals import Int64, merge
 from analyzer.lanes import Lane
 from analyzer.matching import Matching, match
 from analyzer.partition import UNMATCHED, Communication, Partition, partition
-from analyzer.timeline import Group, Timeline
+from analyzer.scope import Scope
+from analyzer.timeline import Timeline
 
 CLASSES = ("compute_ns", "straggler_ns", "exposed_comm_ns", "exposed_copy_ns", "host_ns")
 BUBBLE_COLUMNS = ("step", "rank", "start_ns", "window_ns", *CLASSES, "overlapped_comm_ns")
-COLLECTIVE_COLUMNS = (
-    "step", "group", "op", "ordinal", "matched", "rank", "bytes", "arrival_ns", "rank_end_ns", "wait_ns", "last_rank",
-    "first_arrival_ns", "last_arrival_ns", "end_ns", "transfer_ns", "straggler_ns", "exposed_ns",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Tables:
     """What an analysis measured. Columns of the frames as in bubbles.parquet and collectives.parquet, without `arm`.
 
-    `blame_ns[v, c]` is the straggler time of rank `ranks[v]` that collectives decided in which `ranks[c]` came last.
+    `blame_ns[v, c]` is the straggler time of rank `ranks[v]` that collectives decided in which `ranks[c]` came last;
+    `waited_ns` is the same by collective, over all ranks.
     """
 
     ranks: list[int]
     bubbles: pd.DataFrame
     collectives: pd.DataFrame
     blame_ns: np.ndarray
+    waited_ns: Int64
+    matching: Matching
     clocks: Clocks
+    arrivals: Arrivals
     split: bool  # False: waiting could not be told from transfer, all of it is in exposed_comm
     warnings: list[str]
 
 
-def measure(timelines: Sequence[Timeline]) -> Tables:
-    """Measure the bubbles of one job from its ranks' timelines (each with its rank known, no rank twice)."""
-    timelines = sorted(timelines, key=lambda timeline: _rank(timeline))
-    ranks = [_rank(timeline) for timeline in timelines]
+def measure(timelines: Sequence[Timeline], scope: Scope | None = None) -> Tables:
+    """Measure the bubbles of one job from its ranks' timelines, in ascending rank.
+
+    Raises:
+        AnalyzerError: a rank is unknown or occurs twice, or the scope names what is not there.
+    """
+    scope = scope or Scope()
+    ranks = _ranks(timelines)
+    timelines = scope.limit(timelines)
     matching = match(timelines)
     clocks = fit_clocks(matching, [timeline.info.host for timeline in timelines])
-    arrivals = _Arrivals(matching, clocks)
-    split, warnings = _can_split(arrivals, clocks, timelines)
+    arrivals = Arrivals(matching, clocks, timelines)
+    split, warnings = trust.can_split(arrivals, clocks, timelines)
+    chosen = _collectives_asked_about(arrivals, matching, scope)
     parts = []
     blame = np.zeros((len(ranks), len(ranks)), np.int64)
     decided = np.zeros((2, len(matching.collectives), len(ranks)), np.int64)  # straggler and exposed_comm time
+    culprit = np.append(np.where(chosen, arrivals.last_rank, -1), -1)  # the last is for rows without a collective
     for r, timeline in enumerate(timelines):
-        part, rows = _partition_rank(r, timeline, matching, arrivals, clocks, split)
-        parts.append(_bubble_rows(ranks[r], timeline, part, clocks.to_common(r, timeline.steps.start_ns)))
-        culprit = np.append(arrivals.last_rank, -1)[rows]  # -1, a wait whose call is missing, is charged to nobody
-        np.add.at(blame[r], culprit[culprit >= 0], part.row_straggler_ns[culprit >= 0])
-        for measured, of_rows in zip(decided, (part.row_straggler_ns, part.row_exposed_ns), strict=True):
-            np.add.at(measured[:, r], rows[rows >= 0], of_rows[rows >= 0])
+        part, collective = _partition_rank(r, timeline, matching, arrivals, clocks, split)
+        if scope.shows(ranks[r]):
+            parts.append(_bubble_rows(ranks[r], timeline, part, clocks.to_common(r, timeline.steps.start_ns)))
+            of_call = collective >= 0
+            for measured, of_rows in zip(decided, (part.row_straggler_ns, part.row_exposed_ns), strict=True):
+                np.add.at(measured[:, r], collective[of_call], of_rows[of_call])
+            charged = culprit[collective] >= 0
+            np.add.at(blame[r], culprit[collective[charged]], part.row_straggler_ns[charged])
     bubbles = pd.concat(parts, ignore_index=True).sort_values(["step", "rank"], ignore_index=True)
-    collectives = _collective_rows(matching, arrivals, clocks, timelines, ranks, decided)
-    warnings += _warnings(matching, clocks, timelines, ranks)
-    return Tables(ranks, bubbles, collectives, blame, clocks, split, warnings)
+    table = arrivals.table(matching, ranks, chosen, decided)
+    if scope.ranks is not None:
+        table = table[table["rank"].isin(list(scope.ranks))].reset_index(drop=True)
+    warnings += trust.what_is_missing(matching, clocks, timelines, ranks)
+    waited = np.where(chosen, decided[0].sum(axis=1), 0)
+    return Tables(ranks, bubbles, table, blame, waited, matching, clocks, arrivals, split, warnings)
 
 
-def _rank(timeline: Timeline) -> int:
-    if timeline.info.rank is None:
-        raise AnalyzerError(f"{timeline.info.path}: rank unknown")
-    return timeline.info.rank
+def overlap_efficiency(bubbles: pd.DataFrame) -> float | None:
+    """(serial − measured) / (serial − max(compute, communication)) of compute and communication together.
+
+    Serial is the one after the other, measured the time in which either is active; so this is the share of what could
+    overlap that does: 1 hides all of the shorter of the two, 0 none. None if there is no communication or no compute.
+    """
+    compute = bubbles["compute_ns"]
+    communication = bubbles["straggler_ns"] + bubbles["exposed_comm_ns"] + bubbles["overlapped_comm_ns"]
+    possible = float(np.minimum(compute, communication).sum())
+    return float(bubbles["overlapped_comm_ns"].sum()) / possible if possible else None
 
 
-class _Arrivals:
-    """Per collective, on the common clock: first and last arrival, end, and the index of the rank that came last."""
+def _ranks(timelines: Sequence[Timeline]) -> list[int]:
+    ranks = [timeline.info.rank for timeline in timelines]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks) or sorted(set(known)) != known:
+        raise AnalyzerError(f"timelines of ranks {ranks}: each must be known and occur once, in ascending order")
+    return known
 
-    def __init__(self, matching: Matching, clocks: Clocks) -> None:
-        members, count = matching.members, len(matching.collectives)
-        self.start, self.end = np.empty(len(members), np.int64), np.empty(len(members), np.int64)
-        rank = members["rank"].to_numpy()
-        for r in np.unique(rank):
-            mine = rank == r
-            self.start[mine] = clocks.to_common(r, members["start_ns"].to_numpy()[mine])
-            self.end[mine] = clocks.to_common(r, members["end_ns"].to_numpy()[mine])
-        self.collective = members["collective"].to_numpy()
-        self.first = np.full(count, np.iinfo(np.int64).max)
-        self.last, self.over = np.full(count, UNMATCHED), np.full(count, UNMATCHED)
-        np.minimum.at(self.first, self.collective, self.start)
-        np.maximum.at(self.last, self.collective, self.start)
-        np.maximum.at(self.over, self.collective, self.end)
-        self.shared = (matching.collectives["present"] >= 2).to_numpy()
-        self.complete = matching.complete
-        self.last_rank = np.full(count, -1, np.int64)
-        latest = self.start == self.last[self.collective]
-        self.last_rank[self.collective[latest][::-1]] = rank[latest][::-1]
-        self.last_rank[~self.complete] = -1
+
+def _collectives_asked_about(arrivals: Arrivals, matching: Matching, scope: Scope) -> np.ndarray:
+    """bool by collective.
+
+    Raises:
+        AnalyzerError: no collective of the group asked for.
+    """
+    chosen = np.ones(len(matching.collectives), bool)
+    if scope.group is not None:
+        named = [i for i, group in enumerate(matching.groups) if group.name == scope.group]
+        if not named:
+            there = ", ".join(sorted({group.name for group in matching.groups})) or "none"
+            raise AnalyzerError(f"group {scope.group!r}: no collective of it in these traces; there are {there}")
+        chosen &= np.isin(matching.collectives["group"], named)
+    if scope.steps is not None:
+        chosen &= np.isin(arrivals.step, list(scope.steps))
+    return chosen
 
 
 def _partition_rank(
-    r: int, timeline: Timeline, matching: Matching, arrivals: _Arrivals, clocks: Clocks, split: bool
+    r: int, timeline: Timeline, matching: Matching, arrivals: Arrivals, clocks: Clocks, split: bool
 ) -> tuple[Partition, Int64]:
     """(Partition of one rank, collective of each of its communication rows)."""
     rows = np.flatnonzero(timeline.lane == Lane.COMM)
     collective = matching.collective_of_row[r]
-    known = (collective >= 0) & split
-    known[known] = arrivals.shared[collective[known]] & clocks.tied[r]
+    known = (collective >= 0) & split & clocks.tied[r]
+    known[known] = arrivals.shared[collective[known]]
     last_arrival = np.full(len(rows), UNMATCHED)
     last_arrival[known] = clocks.to_own(r, arrivals.last[collective[known]])
     compute, copies = timeline.in_lane(Lane.COMPUTE), timeline.in_lane(Lane.COPY)
@@ -127,112 +149,3 @@ def _bubble_rows(rank: int, timeline: Timeline, part: Partition, start_ns: Int64
         **{name: getattr(part, name) for name in (*CLASSES, "overlapped_comm_ns")},
     }
     return pd.DataFrame(columns)
-
-
-def _collective_rows(
-    matching: Matching,
-    arrivals: _Arrivals,
-    clocks: Clocks,
-    timelines: Sequence[Timeline],
-    ranks: list[int],
-    decided: np.ndarray,
-) -> pd.DataFrame:
-    members, of = matching.members, arrivals.collective
-    info = matching.collectives
-    rank_end, arrival = arrivals.end, arrivals.start
-    last = arrivals.last[of]
-    rank_number = np.array([*ranks, -1], np.int32)  # -1 is the index of "nobody"
-    frame = pd.DataFrame(
-        {
-            "step": _step_of_collective(members, arrivals, timelines, clocks)[of],
-            "group": np.array(_group_labels(matching.groups) or [""], object)[info["group"].to_numpy()[of]],
-            "op": np.array(matching.ops or ("",), object)[info["op"].to_numpy()[of]],
-            "ordinal": info["ordinal"].to_numpy()[of],
-            "matched": arrivals.complete[of],
-            "rank": rank_number[members["rank"].to_numpy()],
-            "bytes": members["bytes"].to_numpy(),
-            "arrival_ns": arrival,
-            "rank_end_ns": rank_end,
-            "wait_ns": np.maximum(np.minimum(last, rank_end) - arrival, 0),
-            "last_rank": rank_number[arrivals.last_rank[of]],
-            "first_arrival_ns": arrivals.first[of],
-            "last_arrival_ns": last,
-            "end_ns": arrivals.over[of],
-            "transfer_ns": np.maximum(arrivals.over[of] - last, 0),
-            # The parts of this rank's bubble that this collective decided.
-            "straggler_ns": decided[0, of, members["rank"].to_numpy()],
-            "exposed_ns": decided[1, of, members["rank"].to_numpy()],
-        }
-    )
-    return frame.sort_values(["first_arrival_ns", "group", "op", "ordinal", "rank"], ignore_index=True)
-
-
-def _group_labels(groups: Sequence[Group]) -> list[str]:
-    """Names of the groups; those that several sets of ranks share say which set."""
-    names = [group.name for group in groups]
-    return [f"{group.name} [{_span(group.ranks)}]" if names.count(group.name) > 1 else group.name for group in groups]
-
-
-def _span(ranks: Sequence[int]) -> str:
-    return ",".join(map(str, ranks)) if len(ranks) <= 4 else f"{ranks[0]},{ranks[1]},…,{ranks[-1]}"
-
-
-def _step_of_collective(
-    members: pd.DataFrame, arrivals: _Arrivals, timelines: Sequence[Timeline], clocks: Clocks
-) -> Int64:
-    """Step whose window holds the last arrival on the rank that arrived last; -1 outside all windows."""
-    step = np.full(len(arrivals.last), -1, np.int64)
-    rank = members["rank"].to_numpy()
-    latest = arrivals.start == arrivals.last[arrivals.collective]
-    for r in np.unique(rank):
-        mine = latest & (rank == r)
-        step[arrivals.collective[mine]] = timelines[r].steps.containing(members["start_ns"].to_numpy()[mine])
-    return step
-
-
-def _can_split(arrivals: _Arrivals, clocks: Clocks, timelines: Sequence[Timeline]) -> tuple[bool, list[str]]:
-    """Whether clocks agree well enough to tell waiting from transfer, and the warning if not.
-
-    They do not when they may be off by more than half of the average wait, and that could move more than one percent
-    of a step from one class to the other.
-    """
-    skew = (arrivals.last - arrivals.first)[arrivals.shared]
-    windows = sum(len(timeline.steps) for timeline in timelines)
-    if len(skew) == 0 or windows == 0:
-        return True, []
-    window = sum(int((t.steps.end_ns - t.steps.start_ns).sum()) for t in timelines) / windows
-    per_step = len(skew) / max(max(len(timeline.steps) for timeline in timelines), 1)
-    typical = float(skew.mean())
-    if clocks.uncertainty_ns <= typical / 2 or clocks.uncertainty_ns * per_step <= window / 100:
-        return True, []
-    return False, [
-        f"the ranks' clocks are known only to {clocks.uncertainty_ns / 1e3:.0f} µs "
-        f"while ranks wait {typical / 1e3:.0f} µs: waiting "
-        "is not told apart from transfer; straggler is 0 and exposed_comm holds both"
-    ]
-
-
-def _warnings(matching: Matching, clocks: Clocks, timelines: Sequence[Timeline], ranks: list[int]) -> list[str]:
-    collectives = matching.collectives
-    alone = int((collectives["present"] < 2).sum())
-    partial = int(((collectives["present"] >= 2) & ~matching.complete).sum())
-    notes = []
-    world = max((timeline.info.world_size or 0 for timeline in timelines), default=0)
-    if world > len(ranks):
-        notes.append(f"{world - len(ranks)} of {world} ranks have no trace here")
-    if alone:
-        notes.append(
-            f"{alone} of {len(collectives)} collectives could not be matched across ranks: "
-            "their time is exposed_comm, waiting included"
-        )
-    if partial:
-        notes.append(
-            f"{partial} of {len(collectives)} collectives lack some of their ranks: "
-            "straggler is a lower bound there, and nobody is blamed for it"
-        )
-    untied = [rank for rank, tied in zip(ranks, clocks.tied, strict=True) if not tied]
-    if untied and len(ranks) > 1:
-        notes.append(f"ranks {_span(untied)}: no shared collective ties their clocks to the others'")
-    if len({tuple(timeline.steps.number.tolist()) for timeline in timelines}) > 1:
-        notes.append("the ranks recorded different steps; means are over what each recorded")
-    return notes

@@ -8,34 +8,29 @@ import pandas as pd
 
 from analyzer import headline
 from analyzer.bubbles import CLASSES, Tables
+from analyzer.contention import Contention
+from analyzer.findings import Findings
+from analyzer.hostgaps import REASONS
 
 
-def as_json(tables: Tables, world_size: int | None, warnings: list[str]) -> dict[str, Any]:
-    """Keys as in the design's contract; `headline` and `clock.method` beside them."""
+def as_json(tables: Tables, findings: Findings, world_size: int | None, warnings: list[str]) -> dict[str, Any]:
+    """Keys as in the design's contract, with `headline`, `overlap_efficiency` and `host_gaps` beside them."""
     return {
-        "headline": headline.of_tables(tables),
+        "headline": headline.of_tables(tables, findings),
         "world_size": world_size,
-        "ranks": tables.ranks,
+        "ranks": sorted(int(rank) for rank in tables.bubbles["rank"].unique()),
         "steps": sorted(int(step) for step in tables.bubbles["step"].unique()),
-        "per_rank": _per_rank(tables.bubbles),
+        "per_rank": _per_rank(tables.bubbles, findings.tokens),
         "collectives": _collectives(tables.collectives),
-        "stragglers": stragglers(tables),
-        "clock": {
-            "offset_us": {
-                str(rank): int(ns) / 1e3 for rank, ns in zip(tables.ranks, tables.clocks.offset_ns, strict=True)
-            },
-            "residual_us": tables.clocks.residual_ns / 1e3,
-            "method": tables.clocks.method,
-            "split": tables.split,
-        },
+        **findings_json(tables, findings),
         "warnings": warnings,
     }
 
 
-def _per_rank(bubbles: pd.DataFrame) -> list[dict[str, Any]]:
+def _per_rank(bubbles: pd.DataFrame, tokens: dict[tuple[int, int], int]) -> list[dict[str, Any]]:
     columns = ["window_ns", *CLASSES, "overlapped_comm_ns"]
     return [
-        {"rank": int(row["rank"]), "step": int(row["step"])}
+        {"rank": row["rank"], "step": row["step"], "tokens": tokens.get((row["rank"], row["step"]))}
         | {f"{name.removesuffix('_ns')}_us": row[name] / 1e3 for name in columns}
         for row in bubbles.to_dict("records")
     ]
@@ -65,15 +60,56 @@ def _collective(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def stragglers(tables: Tables) -> dict[str, Any]:
-    """Blame matrix in ms (victim × culprit, in the order of `tables.ranks`) and culprits, the costliest first."""
-    shared = tables.collectives[tables.collectives["last_rank"] >= 0]
-    times_last = shared[shared["rank"] == shared["last_rank"]].groupby("rank").size()
-    charged = tables.blame_ns.sum(axis=0)
-    culprits = [
-        {"rank": rank, "times_last": int(times_last.get(rank, 0)), "charged_us": float(charged[i]) / 1e3}
-        for i, rank in enumerate(tables.ranks)
-        if times_last.get(rank, 0)
+def findings_json(tables: Tables, findings: Findings) -> dict[str, Any]:
+    """What the tables mean; `host_gaps` as means over steps, by rank."""
+    return {
+        "stragglers": _stragglers(tables, findings),
+        "contention": {kind: _contention(found) for kind, found in findings.contention.items()},
+        "overlap_efficiency": findings.overlap_efficiency,
+        "host_gaps": _host_gaps(findings.host_gaps),
+        "clock": {
+            "offset_us": {
+                str(rank): int(ns) / 1e3 for rank, ns in zip(tables.ranks, tables.clocks.offset_ns, strict=True)
+            },
+            "drift_ppm": {
+                str(rank): float(drift) * 1e6 for rank, drift in zip(tables.ranks, tables.clocks.drift, strict=True)
+            },
+            "residual_us": tables.clocks.residual_ns / 1e3,
+            "uncertainty_us": tables.clocks.uncertainty_ns / 1e3,
+            "method": tables.clocks.method,
+            "split": tables.split,
+        },
+    }
+
+
+def _stragglers(tables: Tables, findings: Findings) -> dict[str, Any]:
+    """Blame matrix in ms (victim × culprit, in the order of `ranks`) and culprits, the costliest first."""
+    return {
+        "blame": (tables.blame_ns / 1e6).tolist(),
+        "culprits": [
+            {
+                "rank": culprit.rank,
+                "times_last": culprit.times_last,
+                "charged_us": culprit.charged_ns / 1e3,
+                "pattern": culprit.pattern,
+                "cause": culprit.cause,
+                "excess_us": {part: ns / 1e3 for part, ns in culprit.excess_ns.items()},
+            }
+            for culprit in findings.culprits
+        ],
+        "lateness_compute_r": findings.lateness_compute_r,
+        "compute_tokens_r": findings.compute_tokens_r,
+    }
+
+
+def _contention(found: Contention) -> dict[str, Any]:
+    interval = None if found.ci95 is None else list(found.ci95)
+    return {"slowdown": found.slowdown, "ci95": interval, "pairs": found.pairs}
+
+
+def _host_gaps(gaps: pd.DataFrame) -> list[dict[str, Any]]:
+    means = gaps.groupby("rank", as_index=False)[list(REASONS)].mean()
+    return [
+        {"rank": row["rank"]} | {f"{name.removesuffix('_ns')}_us": row[name] / 1e3 for name in REASONS}
+        for row in means.to_dict("records")
     ]
-    culprits.sort(key=lambda culprit: -culprit["charged_us"])
-    return {"blame": (tables.blame_ns / 1e6).tolist(), "culprits": culprits}

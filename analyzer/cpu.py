@@ -120,6 +120,7 @@ class _Ranges:
         self.issues = rows_named(events, annotations, by_verb["comm"])
         self.waits = rows_named(events, annotations, by_verb["wait"])
         self.moves = rows_named(events, annotations, by_verb["move"])
+        self.links = rows_named(events, annotations, by_verb["link"])
         self.call_ops = {i: op for i, name in enumerate(events.names) if (op := lanes.call_op(name))}
         self.calls = self._outermost(rows_named(events, lanes.OP_CATEGORIES, set(self.call_ops)))
         wait_ops = {i for i, name in enumerate(events.names) if lanes.is_wait_op(name)}
@@ -160,6 +161,7 @@ class _Collectives:
         self.events, self.ranges, self.groups, self.spans = events, ranges, groups, spans
         self._waits = self._by_identity(ranges.waits)
         self._moves = self._by_identity(ranges.moves)
+        self._links = self._by_identity(ranges.links)
 
     def _by_identity(self, rows: Rows) -> dict[tuple[str, int], list[int]]:
         found: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -203,6 +205,9 @@ class _Collectives:
         ends, flags = [], []
         for i, row in enumerate(issued.tolist()):
             end, exact = self._end(row, facts[i], moved[i], workers, span_of.get(i, -1))
+            # Over an emulated link the collective goes on after the transport underneath is done.
+            held_up = self._links.get((facts[i][1], facts[i][2]), [])
+            end = max([end, *(int(events.end_ns[link]) for link in held_up)])
             ends.append(end)
             flags.append(0 if exact else int(Flag.INEXACT_END))
         self._add_rows(builder, issued, np.array(ends, np.int64), facts, np.array(flags, np.uint8))

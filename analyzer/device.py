@@ -95,7 +95,9 @@ class _CommunicationFacts:
 
     def __init__(self, events: Events, thread: NDArray[np.int32], at_ns: Int64, groups: dict[str, Group]) -> None:
         self._events, self._groups = events, groups
-        self._marks = {i: m for i, name in enumerate(events.names) if (m := lanes.mark(name)) and m.verb != "wait"}
+        self._marks = {
+            i: m for i, name in enumerate(events.names) if (m := lanes.mark(name)) and m.verb in ("comm", "move")
+        }
         self._ops = {i: o for i, name in enumerate(events.names) if (o := lanes.launch_op(name))}
         self._mark_row = enclosing(
             events, rows_named(events, lanes.ANNOTATION_CATEGORIES, set(self._marks)), thread, at_ns

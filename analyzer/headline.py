@@ -11,12 +11,23 @@ import pandas as pd
 from analyzer.ablation.cube import aa_arm
 from analyzer.ablation.sentence import of_ablation
 from analyzer.bubbles import Tables
+from analyzer.findings import Findings
 
 _WORTH_NAMING = 0.02  # share of a step below which no single cause is named
+_BECAUSE = {
+    "more work": " because it has more work",
+    "slower kernels": " because the same kernels run slower on it",
+    "compute": " because it computes longer",
+    "host": " because of host gaps before it",
+    "copy": " because of copies before it",
+    "own communication": " because of its own communication before it",
+}
+
+Found = Mapping[str, tuple[Tables, Findings]]  #: by arm, for those with traces
 
 
-def of_tables(tables: Tables) -> str:
-    """Verdict on one set of traces: the rank that loses most to waiting and whom it waits for."""
+def of_tables(tables: Tables, findings: Findings) -> str:
+    """Verdict on one set of traces: the rank that loses most to waiting, whom it waits for, and why that is late."""
     bubbles = tables.bubbles
     window = float(bubbles["window_ns"].sum())
     if not window:
@@ -36,7 +47,8 @@ def of_tables(tables: Tables) -> str:
             f"most of it ({_percent(row.max() / of_rank)} of the step) for rank {culprit}"
         )
     late = _latest(tables.collectives, culprit)
-    return f"{waits}, {late}." if late else f"{waits}."
+    cause = next((_BECAUSE.get(c.cause or "", "") for c in findings.culprits if c.rank == culprit), "")
+    return f"{waits}, {late}{cause}." if late else f"{waits}."
 
 
 def _latest(collectives: pd.DataFrame, culprit: int) -> str:
@@ -61,7 +73,7 @@ def _where_time_goes(bubbles: pd.DataFrame) -> str:
     return f"{_percent(bubble)} of a step is bubble; most of it is {largest} ({_percent(shares[largest])} of the step)."
 
 
-def of_run(report: dict[str, Any], failure: dict[str, Any] | None, tables: Mapping[str, Tables]) -> str:
+def of_run(report: dict[str, Any], failure: dict[str, Any] | None, found: Found) -> str:
     """Verdict on a run, from its report: the best arm that computes the right thing, or the one that does not."""
     if failure or not report["complete"]:
         reason = (failure or {}).get("reason") or "it did not finish"
@@ -77,7 +89,7 @@ def of_run(report: dict[str, Any], failure: dict[str, Any] | None, tables: Mappi
         name: entry for name, entry in compared.items() if entry["speedup"]["value"] is not None and name != again
     }
     if not measured:
-        return _of_one_arm(arms, tables)
+        return _of_one_arm(arms, found)
     best = max(
         measured, key=lambda name: (measured[name]["verdict"] == "improvement", measured[name]["speedup"]["value"])
     )
@@ -85,12 +97,12 @@ def of_run(report: dict[str, Any], failure: dict[str, Any] | None, tables: Mappi
     return f"{said} {of_ablation(report)}".rstrip()
 
 
-def _of_one_arm(arms: dict[str, Any], tables: Mapping[str, Tables]) -> str:
+def _of_one_arm(arms: dict[str, Any], found: Found) -> str:
     if not arms:
         return "Nothing was measured."
     name, arm = next(iter(arms.items()))
-    if name in tables and not tables[name].bubbles.empty:
-        return of_tables(tables[name])
+    if name in found and not found[name][0].bubbles.empty:
+        return of_tables(*found[name])
     if arm["step_ms"]["median"] is None:
         return f"{name}: no timed step and no trace."
     return f"{name}: {arm['step_ms']['median']:.1f} ms per step; there is no trace to say where it went."

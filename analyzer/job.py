@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 
 from analyzer.errors import AnalyzerError
@@ -17,14 +17,11 @@ from analyzer.trace import read_trace
 _WORTH_FORKING_BYTES = 4 << 20
 
 
-def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None) -> tuple[list[Timeline], list[str]]:
+def read_job(files: Sequence[TraceSource]) -> tuple[list[Timeline], list[str]]:
     """(Timelines in rank order, warnings) of the trace files of one job.
 
-    Args:
-        ranks: read only these ranks; None reads all.
-
     Raises:
-        AnalyzerError: no file can be used, or a wanted rank has no trace.
+        AnalyzerError: no file can be used.
     """
     timelines: list[Timeline] = []
     warnings: list[str] = []
@@ -41,11 +38,6 @@ def read_job(files: Sequence[TraceSource], ranks: Collection[int] | None = None)
     if not timelines:
         raise AnalyzerError("; ".join(warnings) or "no trace given")
     timelines, notes = _settle_ranks(timelines)
-    if ranks is not None:
-        missing = sorted(set(ranks) - {timeline.info.rank for timeline in timelines if timeline.info.rank is not None})
-        if missing:
-            raise AnalyzerError(f"rank {missing[0]}: no trace of it; give some of those that are there")
-        timelines = [timeline for timeline in timelines if timeline.info.rank in ranks]
     return timelines, warnings + notes
 
 

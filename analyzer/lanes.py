@@ -7,6 +7,7 @@ Nothing outside this module looks inside an event's name.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -100,16 +101,22 @@ _WAIT_OP = re.compile(r"_?c10d_functional::wait_tensor|c10d::wait")
 _CALL = re.compile(r"c10d::_?(?P<op>[A-Za-z_]+?)_*$")
 _HOST_SPAN = re.compile(r"(?:gloo|mpi|ucc):(?P<op>\w+)")
 _LAUNCH_SPAN = re.compile(r"(?:nccl|rccl):_?(?P<op>\w+)")
+_DATA_LOADING = re.compile(r"enumerate\((?:DataLoader|DataPipe)|.*DataLoaderIter\.__next__|.*Dataset.*\.__getitem__")
+_SYNCHRONISING = re.compile(
+    r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu(?:Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy(?:_v2)?$"
+    r"|hipMemcpyWithStream|(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree)$"
+)
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _MARK = re.compile(
-    r"freescale\.(?P<verb>comm|wait|move) (?P<op>\S+) group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
+    r"freescale\.(?P<verb>comm|wait|move|link) (?P<op>\S+) "
+    r"group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
 )
 
 
 class Mark(NamedTuple):
     """A range that our own transports write into the trace (`freescale.comm OP group=G seq=N bytes=B`)."""
 
-    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving
+    verb: str  # comm: the issuing call · wait: blocked on it · move: bytes moving · link: an emulated link holds it up
     op: str
     group: str
     seq: int
@@ -131,6 +138,19 @@ def device_class(category: str, name: str) -> DeviceClass:
         if match := pattern.search(name):
             return DeviceClass(Lane.COMM, canonical_op(match.groupdict().get("op") or "unknown"))
     return DeviceClass(Lane.COMPUTE)
+
+
+NameTest = Callable[[str], bool]
+
+
+def is_data_loading(name: str) -> bool:
+    """True for host spans in which the training thread gets its next batch."""
+    return bool(_DATA_LOADING.match(name))
+
+
+def is_synchronising(name: str) -> bool:
+    """True for runtime calls that block the host until the device has caught up."""
+    return bool(_SYNCHRONISING.match(name))
 
 
 def step_number(name: str) -> int | None:

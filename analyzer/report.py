@@ -11,7 +11,7 @@ import pandas as pd
 
 from analyzer import headline
 from analyzer.ablation import Measured, ablate, block_medians, layers_of, noise_floor, reference_of
-from analyzer.bubbles import Tables
+from analyzer.bubbles import Tables, overlap_efficiency
 from analyzer.parity import faults, loss_parity
 from analyzer.power import blocks_needed
 from analyzer.rundir import SCHEMA, RunDirectory
@@ -24,19 +24,20 @@ _TRACE_KEYS = (
 
 
 def build_report(
-    run: RunDirectory, tables: Mapping[str, Tables], blocks_of: Mapping[str, Mapping[int, int]]
+    run: RunDirectory, found: headline.Found, blocks_of: Mapping[str, Mapping[int, int]]
 ) -> dict[str, Any]:
     """Assemble report.json.
 
     Args:
         run: the run directory; its manifest and steps.parquet are read.
-        tables: measured from the traces, by arm; arms without traces are absent.
+        found: measured from the traces, by arm; arms without traces are absent.
         blocks_of: by arm, the block of each profiled step, as far as the traces say.
 
     Returns:
         The keys of the run directory's contract; numbers that do not exist are None.
     """
     manifest, rows = run.manifest, run.steps()
+    tables = {arm: of_arm for arm, (of_arm, _) in found.items()}
     steps = _timed(rows)
     arms = run.arms or sorted(tables)
     report: dict[str, Any] = {
@@ -58,7 +59,7 @@ def build_report(
         report["compare"] = _compare_all(arms, wrong, rows, steps, tables, blocks_of)
         cannot_act = manifest.get("cannot_act", {})
         report |= ablate(Measured(arms, steps, rows, run.samples(), wrong, cannot_act, tables, blocks_of))
-    report["headline"] = headline.of_run(report, manifest.get("failure"), tables)
+    report["headline"] = headline.of_run(report, manifest.get("failure"), found)
     return report
 
 
@@ -79,7 +80,7 @@ def _arm(name: str, rows: pd.DataFrame, steps: pd.DataFrame, tables: Tables | No
         "step_ms": _step_ms(mine),
         "samples_per_s": _ratio(mine, "samples", 1e3),
         **(dict.fromkeys(_TRACE_KEYS) if tables is None else _from_traces(tables.bubbles, tables.split)),
-        "overlap_efficiency": None,
+        "overlap_efficiency": None if tables is None else overlap_efficiency(tables.bubbles),
         "collision_rate": _mean(of_arm, "collision_rate"),
         "moved_bytes": _mean(mine, "moved_bytes"),
         "comm_cpu_s": _mean(of_arm, "comm_cpu_s"),

@@ -80,14 +80,14 @@ def _where_time_goes(analysis: ArmAnalysis, title: str) -> Table:
 
 
 def _culprits(analysis: ArmAnalysis) -> Table | None:
-    from analyzer.contract import stragglers
-
-    culprits = stragglers(analysis.tables)["culprits"]
+    culprits = analysis.findings.culprits
     if not culprits:
         return None
-    table = _table("Who the others wait for", ("rank", "times last", "others waited ms"))
+    table = _table("Who the others wait for", ("rank", "times last", "others waited ms", "pattern", "because of"))
     for culprit in culprits[:_ROWS_SHOWN]:
-        _add(table, [str(culprit["rank"]), str(culprit["times_last"]), f"{culprit['charged_us'] / 1e3:.2f}"])
+        waited = f"{culprit.charged_ns / 1e6:.2f}"
+        cells = [str(culprit.rank), str(culprit.times_last), waited, culprit.pattern or "—", culprit.cause or "—"]
+        _add(table, cells)
     return table
 
 
