@@ -13,6 +13,7 @@ import html
 import itertools
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -165,7 +166,6 @@ def _data(**values: str) -> dict[str, Any]:
 
 def _page(title: str, body: str, figures: dict[str, Any]) -> str:
     style = theme.css_variables() + _file("assets/freescale.css")
-    library = base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)).decode()
     payload = {"figures": figures, "templates": {mode: theme.template(mode) for mode in theme.MODES}, "config": CONFIG}
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -174,9 +174,14 @@ def _page(title: str, body: str, figures: dict[str, Any]) -> str:
         f"<title>{html.escape(title)}</title><style>{style}</style></head>"
         f'<body class="report">{body}'
         f'<script type="application/json" id="figures">{_json_for_script(payload)}</script>'
-        f'<script type="text/plain" id="plotly-gz">{library}</script>'
+        f'<script type="text/plain" id="plotly-gz">{_plotly_packed()}</script>'
         f"<script>{_file('report.js')}</script></body></html>\n"
     )
+
+
+@lru_cache(maxsize=1)
+def _plotly_packed() -> str:
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), compresslevel=9, mtime=0)).decode()
 
 
 def _json_for_script(value: Any) -> str:
