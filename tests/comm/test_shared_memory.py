@@ -137,6 +137,20 @@ def _closed(rank: int, world_size: int) -> tuple[str, int]:
     return "", 0
 
 
+def _profiled(rank: int, world_size: int, folder: str) -> list[str]:
+    sign = Path(folder, "rank 0 has issued")
+    lane = open_shared_memory(["bulk"])["bulk"]
+    rows = 100_000
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        if rank == 1:
+            await_file(sign)  # so that rank 0 has to stage, and rank 1 to fetch
+        handle = lane.all_to_all(torch.zeros(2 * rows, dtype=torch.uint8), [rows] * 2, [rows] * 2)
+        sign.touch()
+        handle.wait()
+        lane.all_gather(torch.zeros(5, dtype=torch.int64)).wait()
+    return [event.name for event in profiler.events() if event.name.startswith("freescale.")]
+
+
 def _overdue(rank: int, world_size: int, folder: str) -> str:
     lane = open_shared_memory(["lane"], timeout_s=0.3)["lane"]
     sign = Path(folder, "rank 0 gave up")
@@ -204,6 +218,23 @@ def test_lanes_that_differ_between_ranks_are_refused(run_ranks: Any) -> None:
 def test_a_closed_lane_says_so(run_ranks: Any) -> None:
     for message, _ in run_ranks(_closed, 2):
         assert "was closed; open it again" in message
+
+
+@multiprocess
+def test_traces_name_every_call_where_it_is_issued_moved_and_waited_for(run_ranks: Any, tmp_path: Path) -> None:
+    early, late = run_ranks(_profiled, 2, str(tmp_path))
+    for names in (early, late):
+        for name in (
+            "freescale.comm all_to_all group=bulk seq=0 bytes=100000",
+            "freescale.move all_to_all group=bulk seq=0 bytes=100000",
+            "freescale.wait all_to_all group=bulk seq=0",
+            "freescale.comm all_gather group=bulk seq=1 bytes=40",
+            "freescale.wait all_gather group=bulk seq=1",
+        ):
+            assert name in names
+    assert late.count("freescale.move all_to_all group=bulk seq=0 bytes=100000") == 2, (
+        "sent its part, fetched the other"
+    )
 
 
 @multiprocess
