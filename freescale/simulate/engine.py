@@ -31,7 +31,7 @@ class Times:
         end: when it was over.
         issued: of a collective, when the rank issued it; of work, its start.
         joined: of a collective, when the last rank of the group arrived; of work, its start.
-        done: bool[ranks] per operation: whether a try did its work; True for everything else.
+        did: bool[ranks] per operation: whether this try did its work; True for everything that is no try.
         evaluations: how often an operation was evaluated, all in all.
     """
 
@@ -39,7 +39,7 @@ class Times:
     end: list[Ns]
     issued: list[Ns]
     joined: list[Ns]
-    done: list[np.ndarray]
+    did: list[np.ndarray]
     evaluations: int
 
 
@@ -104,7 +104,7 @@ class _Engine:
             if self.end[number].max() >= NEVER:
                 rank = int(np.argmax(self.end[number]))
                 raise FreeScaleError(f"simulation: {op.label or 'an operation'} never ends on rank {rank}")
-        return Times(self.start, self.end, self.issued, self.joined, self.done, evaluations)
+        return Times(self.start, self.end, self.issued, self.joined, self.did, evaluations)
 
     def _mark(self, number: int) -> None:
         if not self.is_dirty[number]:

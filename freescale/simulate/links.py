@@ -133,11 +133,15 @@ class Links:
         )
 
     def _staged(self, busiest: Bytes, outside: float, peers: int, lane: str) -> Phase:
-        """Device to host, host to host, host to device, chunk by chunk: the slowest leg, and one chunk of the others."""
+        """Device to host, host to host, host to device, chunk by chunk: the slowest leg, and one chunk of each."""
         cluster = self.cluster
         efficiency, chunk = cluster["staged_efficiency"], cluster["staged_chunk_kib"] * 1024
         legs_ns = [chunk / (cluster[f"{port}_gb_per_s"] * efficiency) for port in ("pcie", "nic")]
         priority = URGENT if lane in ("urgent", "ids") else NORMAL
+        if self._nodes == 1:  # peers pull from each other's windows with their copy engines, nothing is staged
+            pull = self._load("nvlink", busiest, efficiency, round(chunk / cluster["nvlink_gb_per_s"]))
+            latency_ns = _us(cluster["nccl_latency_us"] + peers * cluster["launch_us"])
+            return Phase((pull,), latency_ns, _us(cluster["launch_us"]), priority=priority)
         loads = (
             self._load("pcie", busiest, efficiency, round(legs_ns[0])),
             self._load("nic", np.asarray(busiest) * outside, efficiency, round(legs_ns[1])),

@@ -33,7 +33,8 @@ class Work:
             an earlier try; otherwise it takes no time.
         tried: the try before, of which this is the next; None for the first.
         waits: the last try: wait for what it polls instead of going on without.
-        label, kind: for traces and measures.
+        issue_ns: the last part of `work_ns`, in which it issues a collective; for traces, as are label, kind and step.
+        kind: `compute`, `host`, `issue` or `wait`.
     """
 
     stream: str
@@ -44,6 +45,7 @@ class Work:
     polls: tuple[int, ...] = ()
     tried: int | None = None
     waits: bool = False
+    issue_ns: Ns | int = 0
     label: str = ""
     kind: str = "compute"
     step: int = -1

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from freescale.errors import FreeScaleError
-from freescale.simulate.batches import ModelShape, Rows, Share
+from freescale.simulate.batches import LABELS_UP_TO, ModelShape, Rows, Share
 from freescale.simulate.cluster import Cluster
 from freescale.simulate.cost import Amounts, Costs
 from freescale.simulate.links import Bytes, Links
@@ -222,7 +222,7 @@ class _Feed:
             share = job.shares[step]
             amounts: Amounts = {
                 "samples_in_all": float(share.samples.sum()),
-                "rank_pairs": float(job.ranks**2),
+                "rank_pairs": float(job.ranks**2 if job.ranks <= LABELS_UP_TO else 0),
                 "moved_bytes": share.moved_out,
             }
             writer.piece("move", amounts)

@@ -72,7 +72,16 @@ class Writer:
 
     def exchange(self, lane: str, op: str, phases: Sequence[Phase], sent: Bytes) -> Exchange:
         """Issue an exchange now."""
-        issue = self._host(_whole(phases[0].host_ns), None, f"issue {op}", kind="issue")
+        issue = self._add_host(
+            Work(
+                "host",
+                _whole(phases[0].host_ns),
+                issue_ns=phases[0].host_ns,
+                label=f"issue {op}",
+                kind="issue",
+                step=self.step,
+            )
+        )
         after = (self.on_device,) if self.gpu and self.on_device >= 0 else ()
         return self._collective(lane, op, phases, sent, issue, after)
 
@@ -98,12 +107,13 @@ class Writer:
         """Try a stage of a chain; returns the try. It takes the thread's time only where it succeeds."""
         costs = [self.costs.of(name, amounts) for name, amounts in stage.pieces]
         work = sum((cost.host_ns + cost.device_ns for cost in costs), np.zeros(self.program.ranks, np.int64))
-        work = self._noisy(work) + (stage.phases[0].host_ns if stage.phases else 0)
+        issue_ns = stage.phases[0].host_ns if stage.phases else 0
+        work = self._noisy(work) + issue_ns
         flop_share = 0 if self.gpu else max((cost.flop_share for cost in costs), default=0)
         label = stage.pieces[0][0] if stage.pieces else "advance"
         kind = "host" if self.gpu else "compute"
         return self._add_host(
-            Work("host", work, (), flop_share, 0, needs, tried, waits, label=label, kind=kind, step=self.step)
+            Work("host", work, (), flop_share, 0, needs, tried, waits, issue_ns, label, kind, self.step)
         )
 
     def issue_by(self, attempt: int, stage: Stage) -> Exchange:
