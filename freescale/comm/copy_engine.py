@@ -59,7 +59,8 @@ def open_copy_engine(
         window = SymmetricWindow(device, SLOTS * leg.world_size * chunk_bytes)
         mover = CopyEngineMover(leg, window, CudaCopies(device), CudaCopies(device), chunk_bytes)
         lanes[name] = StagedTransport(name, leg, mover, device, chunk_bytes)
-    refuse_kernels("copy_engine", lanes[names[0]], device)
+    for lane in list(lanes.values())[:1]:
+        refuse_kernels("copy_engine", lane, device)
     return lanes
 
 

@@ -28,9 +28,7 @@ class LandingPool:
 
     def allocate(self, nbytes: int) -> tuple[Tensor, Segment] | None:
         """A uint8 tensor of `nbytes` and the segment it starts; None when the pool is full of results in use."""
-        while self._returned:
-            key = self._returned.popleft()
-            self._idle[key] = self._blocks[key]
+        self._take_back()
         fitting = [block for block in self._idle.values() if nbytes <= block.size <= 2 * nbytes]
         if fitting:
             block = min(fitting, key=lambda one: one.size)
@@ -46,11 +44,21 @@ class LandingPool:
         return torch.from_numpy(array), block
 
     def discard(self) -> None:
-        """Give back what no tensor uses; the rest goes with the process."""
-        for block in self._idle.values():
-            block.discard()
+        """Give back what no tensor uses; the rest goes with its last tensor."""
+        self._take_back()
+        for key, block in self._blocks.items():
+            if key in self._idle:
+                block.discard()
+            else:
+                block.release()
         self._idle.clear()
         self._blocks.clear()
+
+    def _take_back(self) -> None:
+        while self._returned:
+            key = self._returned.popleft()
+            if key in self._blocks:
+                self._idle[key] = self._blocks[key]
 
     def _make_room(self, nbytes: int) -> bool:
         held = sum(block.size for block in self._blocks.values())

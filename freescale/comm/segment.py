@@ -7,6 +7,7 @@ and it does not come out of /dev/shm, whose size containers limit to 64 MB.
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import mmap
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from freescale.errors import FreeScaleError
 
 _numbers = itertools.count(1)
+_NOEXEC_SEAL = 0x8
 
 
 class Segment:
@@ -22,13 +24,24 @@ class Segment:
 
     def __init__(self, key: int, descriptor: int, size: int) -> None:
         self.key, self.descriptor, self.size = key, descriptor, size  # descriptor: -1 where another rank owns it
-        self.memory = mmap.mmap(descriptor, size)
+        try:
+            self.memory = mmap.mmap(descriptor, size)
+        except OSError as error:
+            raise FreeScaleError(
+                f"shared_memory: {size >> 20} MiB could not be mapped ({error.strerror}); raise the limits on open "
+                "files (ulimit -n) and memory (ulimit -v)"
+            ) from error
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def discard(self) -> None:
         """Give the pages back at once, although others, or tensors here, may still map them. Never touch them again."""
         if self.descriptor >= 0:
             os.ftruncate(self.descriptor, 0)
+            self.release()
+
+    def release(self) -> None:
+        """Let the pages go with the last mapping."""
+        if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
@@ -46,17 +59,8 @@ def create(size: int) -> Segment:
             f"shared_memory needs {size >> 20} MiB more, and {free >> 20} MiB are free; "
             "use fewer ranks or smaller batches on this host, or raise the container's memory limit"
         )
-    reason = unsupported()
-    if reason:
-        raise FreeScaleError(reason)
     key = next(_numbers)
-    try:
-        descriptor = os.memfd_create(_name(os.getpid(), key), os.MFD_CLOEXEC)
-    except OSError as error:
-        raise FreeScaleError(
-            f"shared_memory: the kernel refused a memory file ({error.strerror}); raise the limit on open files "
-            "(ulimit -n) or allow memfd_create in the container's seccomp profile"
-        ) from error
+    descriptor = _memory_file(_name(os.getpid(), key))
     os.ftruncate(descriptor, size)
     return Segment(key, descriptor, size)
 
@@ -77,6 +81,8 @@ def attach(pid: int, key: int, descriptor: int, size: int) -> Segment:
         raise FreeScaleError(
             f"{path} may not be opened; run all ranks of this host as one user, without hidepid"
         ) from error
+    except OSError as error:
+        raise FreeScaleError(f"{path}: {error.strerror}; raise the limit on open files (ulimit -n)") from error
     try:
         if _name(pid, key) not in found:
             raise FreeScaleError(f"process {pid} has gone (its number was reused); see its log")
@@ -93,7 +99,28 @@ def unsupported() -> str:
         return "shared_memory needs Linux (memfd_create); use the process_group transport"
     if not os.path.isdir("/proc/self/fd"):
         return "shared_memory needs /proc to be mounted; mount it, or use the process_group transport"
+    try:
+        os.close(_memory_file("freescale-probe"))
+    except FreeScaleError as error:
+        return str(error)
     return ""
+
+
+def _memory_file(name: str) -> int:
+    if not hasattr(os, "memfd_create"):
+        raise FreeScaleError(unsupported())
+    try:
+        try:
+            return os.memfd_create(name, os.MFD_CLOEXEC | _NOEXEC_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # kernels before 6.3 do not know the flag, some later ones demand it
+                raise
+            return os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        raise FreeScaleError(
+            f"shared_memory: the kernel refused a memory file ({error.strerror}); raise the limit on open files "
+            "(ulimit -n) or allow memfd_create in the container's seccomp profile"
+        ) from error
 
 
 def available_bytes() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import subprocess
 import sys
@@ -341,6 +343,46 @@ def test_results_beyond_the_limit_are_not_placed_in_shared_memory() -> None:
     assert pool.allocate(MEGABYTE) is None
     held.clear()
     assert pool.allocate(3 * MEGABYTE) is not None, "idle blocks make room"
+
+
+def test_a_kernel_that_refuses_memory_files_is_met_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert "seccomp profile" in segment.unsupported()
+    with pytest.raises(
+        FreeScaleError, match=r"refused a memory file \(Operation not permitted\); raise the limit on open"
+    ):
+        segment.create(100)
+
+
+def test_an_old_kernel_is_asked_again_without_the_flag_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+
+    def old_kernel(name: str, flags: int) -> int:
+        if flags != os.MFD_CLOEXEC:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return create(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", old_kernel)
+    assert segment.unsupported() == ""
+    assert segment.create(100).size >= 100
+
+
+def test_a_pool_that_is_given_up_leaves_tensors_in_use_intact_and_no_descriptor_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    pool = LandingPool(limit_bytes=16 * MEGABYTE)
+    kept, dropped = pool.allocate(MEGABYTE), pool.allocate(MEGABYTE)
+    assert kept is not None
+    tensor = kept[0].fill_(7)
+    del kept, dropped
+    pool.discard()
+    del pool
+    assert bool(tensor.eq(7).all())
+    del tensor
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_dtype_codes_are_the_same_on_every_rank() -> None:
