@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.ablation.cube import aa_arm, layers_of, reference_of
-from analyzer.stats import LOSS_TOLERANCE
+from analyzer.stats import LOSS_TOLERANCE, Float64
 
 _NOTHING: dict[str, Any] = {"max_abs": None, "max_rel": None, "bit_exact": None}
 
@@ -58,22 +58,26 @@ def loss_parity(rows: pd.DataFrame, arm: str, versus: str) -> dict[str, Any]:
     paired = losses[list(dict.fromkeys([versus, arm]))][
         present.map(lambda names: {arm, versus} <= names).reindex(losses.index)
     ]
-    a, b = paired[versus].to_numpy(float), paired[arm].to_numpy(float)
+    return gap(paired[versus].to_numpy(float), paired[arm].to_numpy(float))
+
+
+def gap(a: Float64, b: Float64) -> dict[str, Any]:
+    """`loss_parity` of two sets of losses, float64[steps] each, of the same steps."""
     if len(a) == 0:
         return dict(_NOTHING)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return {**_NOTHING, "bit_exact": False}
-    gap = np.abs(b - a)
-    relative = float((gap / np.maximum(np.abs(a), np.finfo(float).tiny)).max())
-    return {"max_abs": float(gap.max()), "max_rel": relative, "bit_exact": bool((a == b).all())}
+    difference = np.abs(b - a)
+    relative = float((difference / np.maximum(np.abs(a), np.finfo(float).tiny)).max())
+    return {"max_abs": float(difference.max()), "max_rel": relative, "bit_exact": bool((a == b).all())}
 
 
 def _fault(parity: dict[str, Any], exact: bool) -> str | None:
-    gap = math.inf if parity["max_rel"] is None else parity["max_rel"]
+    off = math.inf if parity["max_rel"] is None else parity["max_rel"]
     if parity["bit_exact"] is None or parity["bit_exact"]:
         return None
-    if math.isinf(gap):
+    if math.isinf(off):
         return "its loss is not finite"
     if exact:
-        return f"its loss is off by {gap:.1e} relative, where it must be bit-identical"
-    return f"its loss is off by {gap:.1e} relative" if gap > LOSS_TOLERANCE else None
+        return f"its loss is off by {off:.1e} relative, where it must be bit-identical"
+    return f"its loss is off by {off:.1e} relative" if off > LOSS_TOLERANCE else None

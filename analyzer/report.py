@@ -38,7 +38,7 @@ def build_report(
     """
     manifest, rows = run.manifest, run.steps()
     tables = {arm: of_arm for arm, (of_arm, _) in found.items()}
-    steps = _timed(rows)
+    steps = timed_steps(rows)
     arms = run.arms or sorted(tables)
     report: dict[str, Any] = {
         "schema": SCHEMA,
@@ -63,7 +63,7 @@ def build_report(
     return report
 
 
-def _timed(steps: pd.DataFrame) -> pd.DataFrame:
+def timed_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """A row per timed step: arm, block, step, step_ms (slowest rank), samples (of all ranks), moved_bytes."""
     if steps.empty:
         return steps

@@ -65,6 +65,25 @@ def speedup(baseline: Float64, arm: Float64) -> Estimate:
     return exp(estimate(float(log_ratio.mean()), log_ratio))
 
 
+def welch(a: Float64, b: Float64) -> Estimate:
+    """mean(a) − mean(b) of two independent sets of block values, of any two spreads.
+
+    Source: Welch, The generalization of Student's problem (1947).
+    """
+    if len(a) == 0 or len(b) == 0:
+        return Estimate(None)
+    value = float(a.mean() - b.mean())
+    if min(len(a), len(b)) < MIN_BLOCKS:
+        return Estimate(value)
+    of_a, of_b = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
+    error = float(np.sqrt(of_a + of_b))
+    if error == 0:
+        return Estimate(value, (value, value), 1.0 if value == 0 else 0.0)
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
+    margin = float(student_t.ppf((1 + LEVEL) / 2, freedom)) * error
+    return Estimate(value, (value - margin, value + margin), 2 * float(student_t.sf(abs(value) / error, freedom)))
+
+
 def exp(log_ratio: Estimate) -> Estimate:
     """The ratio of an estimated log-ratio; its null hypothesis is 1."""
     if log_ratio.value is None:
