@@ -90,9 +90,13 @@ def of_run(report: dict[str, Any], failure: dict[str, Any] | None, found: Found)
     }
     if not measured:
         return _of_one_arm(arms, found)
-    best = max(
-        measured, key=lambda name: (measured[name]["verdict"] == "improvement", measured[name]["speedup"]["value"])
-    )
+    full = (report.get("ablation") or {}).get("full")  # where nothing gains, all layers together are the question
+
+    def worth(name: str) -> tuple[bool, bool, float]:
+        gains = measured[name]["verdict"] == "improvement"
+        return gains, not gains and name == full, measured[name]["speedup"]["value"]
+
+    best = max(measured, key=worth)
     said = _of_comparison(best, measured[best], arms, report["blocks"])
     return f"{said} {of_ablation(report)}".rstrip()
 

@@ -1,4 +1,4 @@
-"""report.json for a terminal of 80 columns: the verdict first, then each arm's result, then where the time goes."""
+"""report.json for a terminal of 80 columns: the verdict first, then arms and layers, then where the time goes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from freescale.bench.attribution_table import VERDICT_STYLE, print_ablation
+
 _BAR_CELLS = 60
 # The dashboard's colours, as near as 256-colour terminals come; the letter tells classes apart without colour.
 _CLASSES = {
@@ -20,7 +22,6 @@ _CLASSES = {
     "exposed copy": ("exposed_copy_ms", "color(142)", "┼"),
     "host": ("host_ms", "color(245)", "░"),
 }
-_VERDICT_STYLE = {"improvement": "bold green", "regression": "bold red", "wrong": "bold white on red"}
 _NOTHING = Text("—", style="dim")
 
 
@@ -30,6 +31,7 @@ def print_report(report: Mapping[str, Any], run: Path, console: Console | None =
     console.print()
     console.print(Text(report["headline"], style="bold"))
     console.print(_results(report))
+    print_ablation(report, console)
     console.print(Text("Where a profiled step goes, mean over ranks, ms", style="bold"))
     console.print(_where_time_goes(report))
     for name, arm in report["arms"].items():
@@ -49,7 +51,7 @@ def print_report(report: Mapping[str, Any], run: Path, console: Console | None =
 
 def _results(report: Mapping[str, Any]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("arm", "step ms (95 % CI)", "speedup (95 % CI)", "loss parity", "verdict"):
+    for name in ("arm", "step ms\n(95 % CI)", "speedup\n(95 % CI)", "loss\nparity", "verdict"):
         table.add_column(name, no_wrap=True)
     for name, arm in report["arms"].items():
         step, compared = arm["step_ms"], report["compare"].get(name)
@@ -59,7 +61,7 @@ def _results(report: Mapping[str, Any]) -> Table:
             cells = [
                 _with_interval(speedup["value"], speedup["ci95"], ".3f", "×"),
                 _parity(compared["loss_parity"]),
-                Text(verdict, style=_VERDICT_STYLE.get(verdict, "bold")),
+                Text(verdict, style=VERDICT_STYLE.get(verdict, "bold")),
             ]
         table.add_row(_arm_name(name), _with_interval(step["median"], step["ci95"], ".0f"), *cells)
     return table
