@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from analyzer import rundir
 from analyzer.bubbles import Tables
-from analyzer.clocks import Clocks
+from analyzer.findings import Findings
 from analyzer.report import build_report
 from freescale.bench import simulated_times as measured
 from freescale.bench.arms import Arm
@@ -83,13 +83,30 @@ class Simulation:
         return notes
 
 
+@dataclass(frozen=True)
+class SimulatedTables:
+    """What `analyzer.report` reads of an arm's tables: bubbles of all ranks, collectives of the shown ones.
+
+    Whom a rank waits for is left to the analysis of the traces.
+    """
+
+    ranks: list[int]
+    bubbles: pd.DataFrame
+    collectives: pd.DataFrame
+    split: bool = True
+
+    @property
+    def blame_ns(self) -> np.ndarray:
+        return np.broadcast_to(np.int64(0), (len(self.ranks), len(self.ranks)))
+
+
 @dataclass
 class Result:
     """What was simulated, by arm: rows of steps.parquet, and the analyzer's tables."""
 
     simulation: Simulation
     steps: pd.DataFrame
-    tables: dict[str, Tables]
+    tables: dict[str, SimulatedTables]
     traces: dict[str, list[RankTrace]] = field(default_factory=dict)
     blocks_of: dict[int, int] = field(default_factory=dict)
 
@@ -139,7 +156,8 @@ def simulate(simulation: Simulation) -> Result:
             offset_ns[arm.name] += int(max(end.max() for end in times.end)) + _GAP_NS
     result.steps = pd.concat(rows, ignore_index=True)
     for name, tables in parts.items():
-        result.tables[name] = _tables(simulation.ranks, tables)
+        bubbles, collectives = (pd.concat(frames, ignore_index=True) for frames in zip(*tables, strict=True))
+        result.tables[name] = SimulatedTables(list(range(simulation.ranks)), bubbles, collectives)
     return result
 
 
@@ -151,8 +169,10 @@ def hash_seed(seed: int, block: int) -> int:
 def report(result: Result, run: rundir.RunDirectory) -> dict[str, Any]:
     """report.json, over all ranks."""
     blocks_of = dict.fromkeys(result.tables, result.blocks_of)
-    made = build_report(run, result.tables, blocks_of)
-    made["warnings"] = result.simulation.warnings
+    nothing = cast(Findings, None)  # of whom a rank waits for and why; see SimulatedTables
+    found = {name: (cast(Tables, tables), nothing) for name, tables in result.tables.items()}
+    made = build_report(run, found, blocks_of)
+    made["warnings"] = [*result.simulation.warnings, *made.get("warnings", [])]
     return made
 
 
@@ -245,10 +265,3 @@ def _step_rows(
             "start_unix_ns": each([times.start[number] for number in written.first]).astype(np.int64),
         }
     )
-
-
-def _tables(ranks: int, parts: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Tables:
-    bubbles, collectives = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
-    none = np.zeros(ranks, np.int64)
-    clocks = Clocks(none, np.zeros(ranks), 0, 0, 0, np.ones(ranks, bool), "one host")
-    return Tables(list(range(ranks)), bubbles, collectives, np.zeros((0, 0), np.int64), clocks, True, [])

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analyzer.bubbles import CLASSES, COLLECTIVE_COLUMNS
+from analyzer.arrivals import COLLECTIVE_COLUMNS
+from analyzer.bubbles import CLASSES
 from analyzer.intervals import merge
 from analyzer.partition import Communication, Partition, partition
 from freescale.simulate.engine import Times
