@@ -125,13 +125,13 @@ class _CommunicationFacts:
         if events.collective[row] >= 0:
             args = events.collectives[events.collective[row]]
             op = lanes.canonical_op(args.name)
-            group = Group(f"stream {stream}") if args.group is None else self._group(args.group, args.description)
+            group = Group.of_stream(int(stream)) if args.group is None else self._group(args.group, args.description)
             if op in ("send", "recv") and args.source is not None and args.destination is not None:
                 return self._message(group, args)
             return op, group, UNKNOWN if args.seq is None else args.seq, _sent_bytes(args)
         if self._op_row[position] >= 0 and op in ("", "send_recv", "unknown"):
             op = self._ops[int(events.name_id[self._op_row[position]])]
-        return op or "unknown", Group(f"stream {stream}"), UNKNOWN, int(events.bytes[row])
+        return op or "unknown", Group.of_stream(int(stream)), UNKNOWN, int(events.bytes[row])
 
     @staticmethod
     def _message(group: Group, args: CollectiveArgs) -> tuple[str, Group, int, int]:

@@ -54,10 +54,11 @@ _OPS = {
     "reduce": ("reduce", "reduceoop"),
     "gather": ("gather",),
     "scatter": ("scatter",),
-    "barrier": ("barrier", "monitoredbarrier"),
+    "barrier": ("barrier", "monitoredbarrier", "sync"),
     "send": ("send",),
     "recv": ("recv", "recvanysource"),
     "send_recv": ("sendrecv",),
+    "unknown": ("generic",),
     "coalesced": ("coalesced", "batchisendirecv", "endcoalescing"),
     "dispatch": ("dispatch", "notifydispatch", "cachednotifydispatch"),
     "combine": ("combine", "cachednotifycombine"),
@@ -70,26 +71,54 @@ SYNCHRONISING_OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "ba
 UNMATCHABLE_OPS = frozenset({"send", "recv", "coalesced"})
 POINT_TO_POINT = "point_to_point"  #: a send and its receive, once the trace says between whom
 
-# Device kernels that communicate. A named group `op` holds the collective's own name for it.
-_COMM_KERNELS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"(?<![a-z])r?nccl(?:Dev)?Kernel_?(?P<op>[A-Za-z]+?)(?:_|\(|<|$)",  # NCCL and RCCL, old and new names
-        r"(?<![a-z])(?:nccl|rccl)",
-        r"mscclpp::?.*?(?P<op>all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
-        r"(?<![a-z])msccl",
-        r"nvshmem",
-        r"deep_ep::\w+::(?P<op>\w+)",
-        r"(?:one_shot|two_shot|multimem)\w*?(?P<op>all_reduce|all_gather|reduce_scatter)\w*kernel",  # symmetric memory
-        r"symmetric_memory::.*?(?P<op>barrier|all_reduce|all_gather|reduce_scatter|all_to_all)",
-        r"cross_device_reduce_\dstage",
-    )
+
+class _Kernels(NamedTuple):
+    """Device intervals by name. A group named `op` in the pattern holds the collective; `lane` is COMM if not given."""
+
+    library: str
+    pattern: re.Pattern[str]
+    op: str = ""
+    lane: Lane = Lane.COMM
+
+
+def _kernels(library: str, pattern: str, op: str = "", lane: Lane = Lane.COMM) -> _Kernels:
+    return _Kernels(library, re.compile(pattern, re.IGNORECASE), op, lane)
+
+
+_ANY_OP = r"(?P<op>all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast)"
+#: Every kernel name that is not compute; the first that matches decides. Names are looked at without their arguments.
+KERNELS = (
+    _kernels("NCCL, RCCL", r"^(?:void )?nccl(?:Dev)?Kernel_?(?P<op>[A-Za-z]+?)(?:_|<|$)"),
+    _kernels("NCCL, RCCL", r"(?<![a-z])(?:nccl|rccl)"),
+    _kernels("MSCCL++", rf"mscclpp::.*?{_ANY_OP}"),
+    _kernels("MSCCL, MSCCL++", r"(?<![a-z])msccl"),
+    _kernels("HCCL (MTIA)", rf"^hccl(?:.*?{_ANY_OP})?"),
+    _kernels("MTIA", r"^collective_subgraph_execution"),
+    _kernels("DeepEP", r"deep_ep::(?!layout::)\w+::(?:\w*_)?(?P<op>dispatch|combine)"),
+    _kernels("DeepEP", r"deep_ep::(?!layout::)"),
+    _kernels("NVSHMEM", r"(?P<op>barrier|sync|broadcast|fcollect|alltoall|reducescatter|reduce)\w*_on_stream_kernel"),
+    _kernels("NVSHMEM", r"nvshmem"),
+    _kernels(
+        "symmetric memory", r"symmetric_memory::.*?(?P<op>barrier|all_reduce|all_gather|reduce_scatter|all_to_all)"
+    ),
+    _kernels("symmetric memory", r"symmetric_memory::\w*(?:put|wait)_signal", op="send_recv"),
+    _kernels("symmetric memory", rf"(?:one_shot|two_shot|multimem)_\w*?{_ANY_OP}"),
+    _kernels("vLLM, SGLang, AITER", r"cross_device_reduce_\dstage", op="all_reduce"),
+    _kernels("TensorRT-LLM, FlashInfer", r"allreduce_fusion_kernel|(?:one|two)ShotAllReduceKernel", op="all_reduce"),
+    _kernels("TensorRT-LLM", r"moe_?A2A_?(?P<op>Dispatch|Combine)"),
+    _kernels("HIP blit kernels", r"__amd_rocclr_(?:copy|fill)Buffer", lane=Lane.COPY),
+    _kernels("MTIA", r"^dma", lane=Lane.COPY),
+    _kernels("MTIA: hulls around others", r"^(?:job_exe|packet|pe_exe|cpum_exe_subgraph)", lane=Lane.HOST),
 )
+_ARGUMENTS = re.compile(r"(?<!operator)\((?!anonymous namespace\)).*", re.DOTALL)
 _COPY_CATEGORIES = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 
 DEVICE_CATEGORIES = frozenset({"kernel", "Kernel", "concurrent_kernel", "mtia_ccp_events"}) | _COPY_CATEGORIES
 OP_CATEGORIES = frozenset({"cpu_op", "Operator"})
-LAUNCH_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime"})
+LAUNCH_CATEGORIES = frozenset(
+    {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver", "privateuse1_runtime",
+     "privateuse1_driver"}
+)  # fmt: skip
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 HOST_CATEGORIES = OP_CATEGORIES | LAUNCH_CATEGORIES | ANNOTATION_CATEGORIES
 
@@ -131,12 +160,15 @@ def canonical_op(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def device_class(category: str, name: str) -> DeviceClass:
-    """Lane, and collective if any, of an interval on a device."""
+    """Lane, and collective if any, of an interval on a device. What no pattern knows computes."""
     if category in _COPY_CATEGORIES:
         return DeviceClass(Lane.COPY)
-    for pattern in _COMM_KERNELS:
-        if match := pattern.search(name):
-            return DeviceClass(Lane.COMM, canonical_op(match.groupdict().get("op") or "unknown"))
+    bare = _ARGUMENTS.sub("", name)
+    for known in KERNELS:
+        if match := known.pattern.search(bare):
+            if known.lane != Lane.COMM:
+                return DeviceClass(known.lane)
+            return DeviceClass(Lane.COMM, known.op or canonical_op(match.groupdict().get("op") or "unknown"))
     return DeviceClass(Lane.COMPUTE)
 
 

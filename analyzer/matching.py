@@ -76,9 +76,9 @@ class _CommRows:
         groups: dict[Group, int] = {}
         ops: dict[str, int] = {}
         columns: dict[str, list[np.ndarray]] = defaultdict(list)
-        for rank, timeline in enumerate(timelines):
+        for rank, (timeline, of_rank) in enumerate(zip(timelines, _groups_by_one_name(timelines), strict=True)):
             rows = np.flatnonzero(timeline.lane == Lane.COMM)
-            group_of = np.array([groups.setdefault(g, len(groups)) for g in timeline.groups] or [0], np.int64)
+            group_of = np.array([groups.setdefault(g, len(groups)) for g in of_rank] or [0], np.int64)
             op_of = np.array([ops.setdefault(o, len(ops)) for o in timeline.ops] or [0], np.int64)
             columns["rank"].append(np.full(len(rows), rank, np.int64))
             columns["group"].append(group_of[timeline.group[rows]])
@@ -157,6 +157,19 @@ class _CommRows:
             size = len(group.ranks) or (max(self.world_size, len(self.ranks)) if everyone else len(np.unique(here)))
             expected[collectives["group"] == i] = size
         return expected
+
+
+def _groups_by_one_name(timelines: Sequence[Timeline]) -> list[list[Group]]:
+    """The groups of each timeline. Streams that stand for groups have other numbers on other ranks, but were made in
+    one order: if every rank has as many, the first rank's names stand for all."""
+    streams = [sorted(g.stream for g in t.groups if g.stream is not None) for t in timelines]
+    used = [of_rank for of_rank in streams if of_rank]
+    if len({len(of_rank) for of_rank in used}) != 1:
+        return [list(timeline.groups) for timeline in timelines]
+    return [
+        [g if g.stream is None else Group.of_stream(used[0][of_rank.index(g.stream)]) for g in timeline.groups]
+        for timeline, of_rank in zip(timelines, streams, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

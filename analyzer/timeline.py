@@ -32,10 +32,18 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True)
 class Group:
-    """A process group as the trace names it; `ranks` is empty when the trace does not list them."""
+    """A process group as the trace names it; `ranks` is empty when the trace does not list them.
+
+    Where it names none, the collectives of one device stream are taken for one group, and `stream` is that stream.
+    """
 
     name: str
     ranks: tuple[int, ...] = ()
+    stream: int | None = None
+
+    @classmethod
+    def of_stream(cls, stream: int) -> Group:
+        return cls(f"stream {stream}", stream=stream)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kineto_text import TraceText
 from planted import EPOCH, Clock, World, worlds
 
 from analyzer import analyze
@@ -159,3 +160,20 @@ def test_when_clocks_cannot_be_set_waiting_is_not_split_from_transfer() -> None:
     assert (tables.bubbles["straggler_ns"] == 0).all()
     assert any("waiting is not told apart from transfer" in warning for warning in tables.warnings)
     assert (tables.bubbles[list(CLASSES)].sum(axis=1) == tables.bubbles["window_ns"]).all()
+
+
+def test_streams_that_stand_for_groups_need_not_have_one_number_on_all_ranks(tmp_path: Path) -> None:
+    world = World(3, [Clock()] * 3, jitter_ns=0, numbered=False)
+    world.run([[("all_reduce", "dense", [60_000, 90_000, 200_000], 50_000)] * 3] * 2, 1)
+    for rank, stream in enumerate((20, 84, 7)):
+        text = TraceText(rank, 3)
+        for step, start, end in world.compute[rank]:
+            text.kernel(f"gemm{step}", start, end, stream=99)
+        for met in world.met:
+            text.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(x)", met.arrival_ns[rank], met.end_ns[rank], stream)
+        text.step(0, EPOCH, world.compute[rank][-1][2])
+        text.write(tmp_path / f"rank{rank}.json")
+    tables = analyze(tmp_path).arm().tables
+    assert len(tables.collectives) == 3 * len(world.met)
+    assert tables.collectives["matched"].all()
+    assert tables.collectives["wait_ns"].tolist() == [met.wait_ns(rank) for met in world.met for rank in range(3)]
