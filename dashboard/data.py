@@ -16,6 +16,7 @@ import pandas as pd
 
 from analyzer import rundir
 from analyzer.errors import AnalyzerError
+from dashboard.contract import Manifest, Report, check
 from dashboard.lanes import Lanes, read_lanes
 
 UNKNOWN = "unknown"
@@ -58,21 +59,22 @@ COLLECTIVE_COLUMNS = (
 class Run:
     """One run directory, complete or not, analysed or not.
 
-    Frames are read on first use. `report` is {} when the run has not been analysed; look at `analysed` to tell.
+    Files are read on first use. `report` is {} when the run has not been analysed; look at `analysed` to tell.
 
     Raises:
-        AnalyzerError: on use, when a file is damaged or lacks a column; the message names the file.
+        AnalyzerError: a key of the manifest has the wrong type; on use, when another file is damaged or lacks a
+            column. The message names the file.
     """
 
     def __init__(self, directory: rundir.RunDirectory) -> None:
         self.directory = directory
         self.name = directory.path.name
-        self.manifest = directory.manifest
+        self.manifest = check(directory.path / rundir.MANIFEST, directory.manifest, Manifest)
         self._lanes: OrderedDict[tuple[str, int], Lanes] = OrderedDict()
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        return self.directory.report() or {}
+        return check(self.directory.path / rundir.REPORT, self.directory.report() or {}, Report)
 
     @property
     def analysed(self) -> bool:
@@ -85,19 +87,18 @@ class Run:
     @property
     def provenance(self) -> str:
         """measured, emulated or simulated; `unknown` for anything else, so that nothing passes for measured."""
-        value = self.manifest.get("provenance", self.report.get("provenance"))
+        value = self.manifest.get("provenance") or self.report.get("provenance")
         return value if value in rundir.PROVENANCES else UNKNOWN
 
     @property
     def workload(self) -> str:
         workload = self.manifest.get("workload")
-        value = workload.get("preset", UNKNOWN) if isinstance(workload, Mapping) else workload
-        return str(value or self.report.get("workload") or UNKNOWN)
+        return str((workload.get("preset") if isinstance(workload, Mapping) else workload) or UNKNOWN)
 
     @property
     def world_size(self) -> int | None:
-        value = self.manifest.get("world_size", self.report.get("world_size"))
-        return value if isinstance(value, int) else None
+        value = self.manifest.get("world_size") or self.report.get("world_size")
+        return int(value) if value else None
 
     @property
     def failure(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class Run:
     @property
     def arms(self) -> list[str]:
         """Arms in the order of the manifest, then any that only the report knows."""
-        return list(dict.fromkeys([*self.directory.arms, *self.reported_arms]))
+        return list(dict.fromkeys([*self.manifest.get("arms", []), *self.reported_arms]))
 
     @property
     def reported_arms(self) -> dict[str, Any]:
@@ -163,8 +164,7 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """What the run and its analysis warn of, each once."""
-        both = [*_list(self.report.get("warnings")), *_list(self.manifest.get("warnings"))]
-        return list(dict.fromkeys(str(item) for item in both))
+        return list(dict.fromkeys([*self.report.get("warnings", []), *self.manifest.get("warnings", [])]))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -218,7 +218,7 @@ class RunStore:
 
     def runs(self) -> list[Run]:
         """All runs, newest first."""
-        return [Run(directory) for directory in rundir.list_runs(self.root) if self._allowed(directory.path)]
+        return [_run_or_reason(directory) for directory in rundir.list_runs(self.root) if self._allowed(directory.path)]
 
     def open(self, name: str) -> Run:
         """The run of that name.
@@ -246,6 +246,14 @@ def open_run(path: Path | str) -> Run:
     return Run(rundir.open_run(Path(path).resolve()))
 
 
+def _run_or_reason(directory: rundir.RunDirectory) -> Run:
+    """A run whose manifest cannot be used is still listed, with the reason in the place of what happened to it."""
+    try:
+        return Run(directory)
+    except AnalyzerError as error:
+        return Run(rundir.RunDirectory(directory.path, {"failure": {"reason": str(error)}}))
+
+
 def _signature(path: Path) -> object:
     """Changes whenever a file of the run does, so that a run in progress is read afresh."""
     names = (rundir.MANIFEST, rundir.STEPS, rundir.REPORT, rundir.BUBBLES, rundir.COLLECTIVES)
@@ -255,7 +263,3 @@ def _signature(path: Path) -> object:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -39,7 +39,6 @@ CLASSES: tuple[Class, ...] = (
     Class("exposed_copy", "Exposed copy", "#863D76", "in a copy that is no part of a collective"),
     Class("host", "Host", "#A4A7AA", "nothing is active: launch, Python, data loading"),
 )
-BUBBLE_CLASSES: tuple[Class, ...] = CLASSES[1:]
 BY_KEY: dict[str, Class] = {item.key: item for item in CLASSES}
 
 BASELINE_COLOUR = "#9AA1AC"

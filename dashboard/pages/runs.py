@@ -30,36 +30,34 @@ def layout(store: RunStore) -> Any:
         className="search-box",
     )
     title = html.Div([html.H1("Runs"), html.P([count, html.Code(str(store.root))], className="muted")])
-    return [html.Div([title, search], className="page-head"), _grid([_row(run) for run in runs])]
+    return [html.Div([title, search], className="page-head"), _grid([row(run) for run in runs])]
 
 
-def _row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def row(run: Run) -> dict[str, Any]:
+    """What the list says of a run; of one whose report cannot be read, why."""
+    manifest = run.manifest
+    known = {
         "name": run.name,
         "href": run_link(run.name),
-        "started": str(run.manifest.get("created_utc") or ""),
         "workload": "" if run.workload == UNKNOWN else run.workload,
-        "ranks": run.world_size,
-        "arms": ", ".join(run.arms),
-        "provenance": run.provenance,
+        "ranks": manifest.get("world_size"),
+        "arms": ", ".join(manifest.get("arms", [])),
         "state": "complete" if run.complete else "incomplete",
     }
     try:
-        return row | _outcome(run)
+        return {**known, "provenance": run.provenance, **_outcome(run)}
     except AnalyzerError as error:
-        return row | {"headline": str(error), "verdict": "", "tone": "bad", "speedup": None}
+        return {**known, "provenance": UNKNOWN, "headline": str(error), "verdict": "", "tone": "bad", "speedup": None}
 
 
 def _outcome(run: Run) -> dict[str, Any]:
     focus = run.focus()
     comparison = run.comparison(focus) if focus else {}
     verdict = theme.verdict(comparison.get("verdict")) if comparison else None
-    estimate = comparison.get("speedup")
-    means_something = comparison.get("verdict") not in ("wrong", "inconclusive")
-    speedup = estimate.get("value") if isinstance(estimate, dict) and means_something else None
+    doubtful = comparison.get("verdict") in ("wrong", "inconclusive")
+    speedup = None if doubtful else (comparison.get("speedup") or {}).get("value")
     return {
         "headline": run.headline or run.why_incomplete or "not analysed yet",
-        "reason": run.why_incomplete,
         "verdict": f"{verdict.mark} {verdict.label}" if verdict else "",
         "tone": verdict.tone if verdict else "plain",
         "speedup": speedup if formats.exists(speedup) else None,
