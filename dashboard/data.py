@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pandas as pd
@@ -71,6 +72,7 @@ class Run:
         self.name = directory.path.name
         self.manifest = check(directory.path / rundir.MANIFEST, directory.manifest, Manifest)
         self._lanes: OrderedDict[tuple[str, int], Lanes] = OrderedDict()
+        self._reading = Lock()
 
     @cached_property
     def report(self) -> dict[str, Any]:
@@ -186,12 +188,13 @@ class Run:
         trace = next((file for file in self.directory.traces(arm) if file.name == f"rank-{rank:05d}.json.gz"), None)
         if trace is None:
             return None
-        key = (arm, rank)
-        found = self._lanes.pop(key, None) or read_lanes(trace)
-        self._lanes[key] = found
-        while len(self._lanes) > KEEP_LANES:
-            self._lanes.popitem(last=False)
-        return found
+        with self._reading:  # a figure and its table may ask at once; the trace is read for the first of them
+            key = (arm, rank)
+            found = self._lanes.pop(key, None) or read_lanes(trace)
+            self._lanes[key] = found
+            while len(self._lanes) > KEEP_LANES:
+                self._lanes.popitem(last=False)
+            return found
 
     def _checked(self, frame: pd.DataFrame, file: str, columns: tuple[str, ...]) -> pd.DataFrame:
         missing = [column for column in columns if column not in frame.columns]
@@ -215,6 +218,7 @@ class RunStore:
         self.single = path.resolve().name if rundir.is_run_directory(path) else None
         self.root = path.resolve().parent if self.single else path.resolve()
         self._open: OrderedDict[str, tuple[object, Run]] = OrderedDict()
+        self._opening = Lock()
 
     def runs(self) -> list[Run]:
         """All runs, newest first."""
@@ -229,13 +233,14 @@ class RunStore:
         path = next((path for path in self.root.iterdir() if path.name == name), None)
         if path is None or not self._allowed(path) or not rundir.is_run_directory(path):
             raise AnalyzerError(f"No run named {name!r} in {self.root}")
-        signature = _signature(path)
-        known = self._open.pop(name, None)
-        run = known[1] if known and known[0] == signature else Run(rundir.open_run(path))
-        self._open[name] = (signature, run)
-        while len(self._open) > KEEP_OPEN:
-            self._open.popitem(last=False)
-        return run
+        with self._opening:
+            signature = _signature(path)
+            known = self._open.pop(name, None)
+            run = known[1] if known and known[0] == signature else Run(rundir.open_run(path))
+            self._open[name] = (signature, run)
+            while len(self._open) > KEEP_OPEN:
+                self._open.popitem(last=False)
+            return run
 
     def _allowed(self, path: Path) -> bool:
         return path.resolve().parent == self.root and self.single in (None, path.name)

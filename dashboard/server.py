@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from werkzeug.serving import make_server
+from werkzeug.serving import BaseWSGIServer, make_server
 
 from analyzer.errors import AnalyzerError
 from dashboard.app import create_app
@@ -16,13 +16,27 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def serve(store: RunStore, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted; arguments as in `listen`.
+
+    Args:
+        on_ready: called once with the address, as soon as connections are accepted.
+    """
+    server = listen(store, host, port)
+    shown = f"[{host}]" if ":" in host else host
+    on_ready(f"http://{shown}:{server.server_port}/")
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+
+
+def listen(store: RunStore, host: str, port: int) -> BaseWSGIServer:
+    """A server that accepts connections; `serve_forever` answers them, `shutdown` ends that.
 
     Args:
         host: address to bind; on a loopback one, requests that name another host are refused, so that no web page
             elsewhere can reach the app by pointing its own name at this machine.
         port: 0 takes a free one.
-        on_ready: called once with the address, as soon as connections are accepted.
 
     Raises:
         AnalyzerError: the port is taken or not allowed.
@@ -32,13 +46,7 @@ def serve(store: RunStore, host: str, port: int, on_ready: Callable[[str], None]
         app.server.config["TRUSTED_HOSTS"] = list(LOOPBACK)
     _claim(host, port)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = make_server(host, port, app.server, threaded=True)
-    shown = f"[{host}]" if ":" in host else host
-    on_ready(f"http://{shown}:{server.server_port}/")
-    try:
-        server.serve_forever()
-    finally:
-        server.server_close()
+    return make_server(host, port, app.server, threaded=True)
 
 
 def _claim(host: str, port: int) -> None:

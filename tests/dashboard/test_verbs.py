@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from analyzer.errors import AnalyzerError
 from dashboard.data import RunStore
-from dashboard.server import serve
+from dashboard.server import listen
 from freescale.bench import dashboard as dashboard_verb
 from freescale.bench import report as report_verb
 from freescale.errors import FreeScaleError
@@ -99,10 +101,29 @@ def test_a_folder_that_is_missing_is_named() -> None:
     assert "/nowhere: no such folder" in str(result.exception)
 
 
+def test_only_requests_for_this_machine_are_answered(runs_root: Path) -> None:
+    server = listen(RunStore(runs_root), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        answers = []
+        for host in ("127.0.0.1", "localhost", "rebound.example"):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+            connection.request("GET", "/", headers={"Host": host})
+            answers.append(connection.getresponse().status)
+            connection.close()
+        assert answers == [200, 200, 400]
+        assert server.server_address[0] == "127.0.0.1"
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
 def test_a_port_that_is_taken_is_one_line_with_the_cure(runs_root: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(AnalyzerError, match=rf"Cannot listen on 127\.0\.0\.1:{port} .*--port 0"):
-            serve(RunStore(runs_root), "127.0.0.1", port, lambda url: None)
+            listen(RunStore(runs_root), "127.0.0.1", port)
