@@ -287,7 +287,7 @@ class _Prioritized:
         job.compute(step, prepare.advance, self.feed.after_forward)
         self.exclusive = prepare.finish()
 
-        writer.piece("part", job.some_rows(now.asked))
+        writer.piece("part", {"rows": 0.0, "row_bytes": job.row_bytes(now.asked)})
         writer.piece("give", job.some_rows(now.urgent_asked))
         first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
         writer.piece("give", job.some_rows(now.asked - now.urgent_asked))
@@ -331,7 +331,8 @@ class _Prioritized:
             before = job.rows[step - 1]
             pieces.append(("update", job.some_rows(before.served - before.urgent_served)))
         exclusive_served, exclusive_asked = after.served - after.late_served, after.asked - after.late_asked
-        pieces += [("part", job.some_rows(after.served)), ("read", job.some_rows(exclusive_served))]
+        marks_told: Amounts = {"rows": both["asked"] + both["served"], "row_bytes": 0.0}
+        pieces += [("part", marks_told), ("read", job.some_rows(exclusive_served))]
         sent, received = (job.row_bytes(rows) * job.away for rows in (exclusive_served, exclusive_asked))
         rows = Stage(
             () if self.deferred is None else (self.deferred.last,),
