@@ -144,7 +144,7 @@ def _create(config: RunConfig, workload: dict[str, Any], out: Path, cannot_act: 
     backend = "nccl" if config.device == "cuda" else "gloo"
     name = f"{now:%Y%m%dT%H%M%SZ}-{config.preset}-{backend}x{config.ranks}"
     run = rundir.make_run(out, name)
-    launch = _launch_facts()
+    launch = launch_facts()
     manifest = {
         "schema": rundir.SCHEMA,
         "provenance": "emulated" if config.link_gbps else "measured",
@@ -180,8 +180,8 @@ def _take_up(run: Path, manifest: dict[str, Any], force: bool) -> None:
     """Say in the manifest that the run goes on, if it goes on where it began."""
     from analyzer import rundir
 
-    now = _launch_facts()
-    different = _differences(manifest, now)
+    now = launch_facts()
+    different = differences(manifest, now)
     if different and not force:
         raise FreeScaleError(
             f"{run}: began with other {', '.join(different)}; its blocks would not be comparable. "
@@ -195,7 +195,7 @@ def _take_up(run: Path, manifest: dict[str, Any], force: bool) -> None:
     rundir.write_json(run / rundir.MANIFEST, going_on)
 
 
-def _launch_facts() -> dict[str, Any]:
+def launch_facts() -> dict[str, Any]:
     """When, by which command, on what."""
     from freescale.bench.machine import git_commit, machine, versions
 
@@ -208,7 +208,7 @@ def _launch_facts() -> dict[str, Any]:
     }
 
 
-def _differences(manifest: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(manifest: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed since the run began that timing depends on, by name."""
     changed = [name for name in _MUST_BE_EQUAL if manifest.get(name) != now[name]]
     before = manifest.get("machine", {})

@@ -15,6 +15,7 @@ from freescale.bench.arms import ablation_arms, parse_arm
 from freescale.bench.budget import PROFILING_SLOWDOWN, RESERVE_S, Budget
 from freescale.bench.heartbeat import Heartbeats
 from freescale.bench.profile import merge
+from freescale.bench.session import differences, launch_facts
 from freescale.errors import FreeScaleError
 
 
@@ -149,6 +150,15 @@ def test_work_done_between_two_readings_shows_in_the_counters() -> None:
     assert row["cores"] >= 1
     assert row["available_bytes"] > 0
     assert row["involuntary_switches"] >= 0
+
+
+def test_a_run_goes_on_only_where_nothing_that_timing_depends_on_has_changed() -> None:
+    facts = launch_facts()
+    manifest = json.loads(json.dumps(facts))
+    assert differences(manifest, facts) == []
+    manifest["machine"]["cores"] += 1
+    manifest["versions"]["torch"] = "1.0"
+    assert differences(manifest, facts) == ["versions", "cores"]
 
 
 def test_a_rank_says_how_many_steps_it_expects(tmp_path: Path) -> None:
