@@ -10,7 +10,7 @@ import click
 from analyzer.errors import AnalyzerError
 from freescale.errors import FreeScaleError
 
-VERBS = ("run", "ablate", "analyze", "compare", "report", "dashboard", "workloads", "simulate", "calibrate")
+VERBS = ("run", "ablate", "analyze", "compare", "report", "dashboard", "workloads", "simulate", "calibrate", "doctor")
 
 
 class _Verbs(click.Group):
