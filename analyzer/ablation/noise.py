@@ -48,7 +48,10 @@ def _few_blocks(timed: pd.DataFrame) -> Cause | None:
     blocks = timed["block"].nunique()
     if blocks >= FEW_BLOCKS:
         return None
-    return Cause("few_blocks", f"only {blocks} blocks; intervals of so few are wide: run at least {FEW_BLOCKS}")
+    return Cause(
+        "few_blocks",
+        f"only {blocks} block{'s' * (blocks > 1)}; intervals of so few are wide: run at least {FEW_BLOCKS}",
+    )
 
 
 def _launches(steps: pd.DataFrame) -> Cause | None:

@@ -24,8 +24,7 @@ def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     together = [f"{name} {value:+.1f}" for name, value in report["interactions"].items() if value is not None]
     if together:
         console.print(Text(f"interactions, ms: {', '.join(together)} (below 0: both remove the same time)"))
-    floor = report["noise_floor_ms"]
-    console.print(Text("noise floor: " + ("unknown, no A/A arm" if floor is None else f"{floor:.1f} ms")))
+    console.print(Text(f"noise floor: {_floor(report)}"))
     for name, entry in report["attribution"].items():
         if entry["reason"]:
             console.print(Text(f"{name}: {entry['reason']}", style="yellow"))
@@ -34,6 +33,12 @@ def print_ablation(report: Mapping[str, Any], console: Console) -> None:
     for cause in ablation["noise"]["causes"]:
         console.print(Text(f"noise: {cause['text']}", style="yellow"))
     console.print()
+
+
+def _floor(report: Mapping[str, Any]) -> str:
+    if report["noise_floor_ms"] is not None:
+        return f"{report['noise_floor_ms']:.1f} ms"
+    return "unknown, " + ("too few blocks" if report["ablation"]["aa"] else "no A/A arm")
 
 
 def _layers(report: Mapping[str, Any]) -> Table:
