@@ -128,13 +128,16 @@ def simulate(simulation: Simulation) -> Result:
             RankTrace(arm.name, rank, simulation.ranks, gpu, arm.smfree) for rank in simulation.trace_ranks
         ]
     offset_ns = dict.fromkeys(parts, 0)
+    rates = None
     for block in range(simulation.blocks):
-        batches = SimulatedBatches(workload, simulation.ranks, block * per_turn, per_turn)
+        batches = SimulatedBatches(workload, simulation.ranks, block * per_turn, per_turn, rates)
+
         first_number = block * (per_turn + 1) + simulation.warmup
         recorded = range(simulation.warmup, per_turn)
         result.blocks_of |= {first_number + place: block for place in range(simulation.steps)}
         for position, arm in enumerate(simulation.arms):
             shares, row_counts = batches.under(simulation.policy if arm.balance else None)
+            rates = batches.rates
             written = write_steps(
                 arm, simulation.cluster, batches.shape, shares, row_counts, hash_seed(simulation.seed, block)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import cast
 
 import numpy as np
@@ -53,6 +53,9 @@ def shape_of(workload: Workload) -> ModelShape:
 class SimulatedBatches:
     """Global batches first … first + steps - 1 of a workload on `ranks` ranks, one more on either side for collisions.
 
+    Attributes:
+        rates: how rows follow from IDs, as measured; passed on, they are not measured again.
+
     Raises:
         FreeScaleError: the workload has no generated batches.
     """
@@ -61,6 +64,7 @@ class SimulatedBatches:
     ranks: int
     first: int
     steps: int
+    rates: RowRates | None = None
     shape: ModelShape = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +73,6 @@ class SimulatedBatches:
         self.shape = shape_of(self.workload)
         self._lengths = [self._lengths_of(step) for step in self._all]
         self._home = np.repeat(np.arange(self.ranks), self.workload.config.samples_per_rank)
-        self._rates: RowRates | None = None
 
     @property
     def _all(self) -> range:
@@ -125,31 +128,36 @@ class SimulatedBatches:
 
     def _measured_rates(self, share: Share) -> RowRates:
         """Rates of the item table, measured on ranks with few, usual and many tokens; the other tables are small."""
-        if self._rates is None:
+        if self.rates is None:
             stream = cast(SyntheticStream, self.workload.stream)
             tokens = share.tokens.astype(np.int64)
             total, usual = int(tokens.sum()), round(stream.samples_per_rank * self.ranks * stream._tokens_per_sample)
             order = np.argsort(tokens)
             chosen = order[np.linspace(0, self.ranks - 1, min(_SAMPLED_RANKS, self.ranks)).astype(int)]
+            items = _ByPopularity(**{one.name: getattr(stream.items, one.name) for one in fields(ZipfRows)})
             step, counts, late = self._all.start + 1, [], []
             place = np.concatenate([[0], np.cumsum(tokens)])
             for rank in chosen.tolist():
-                ids = stream.items.ids(step, np.arange(place[rank], place[rank + 1]), total, usual)
-                distinct = np.unique(ids)
+                distinct = np.unique(items.ids(step, np.arange(place[rank], place[rank + 1]), total, usual))
                 counts.append((float(share.ids(self.shape)[rank]), float(distinct.size)))
-                late.append(float(_is_head(stream.items, distinct, usual).mean()))
+                late.append(float((distinct < items.head(usual)).mean()))
             ids_of, rows_of = np.array(counts).T
             power = 1.0 if np.ptp(ids_of) == 0 else float(np.polyfit(np.log(ids_of), np.log(rows_of), 1)[0])
             scale = float(np.exp(np.mean(np.log(rows_of) - power * np.log(ids_of))))
             rate = stream.items.collision_rate
-            self._rates = RowRates(scale, power, float(np.mean(late)), float("nan") if rate is None else rate)
-        return self._rates
+            self.rates = RowRates(scale, power, float(np.mean(late)), float("nan") if rate is None else rate)
+        return self.rates
 
 
-def _is_head(items: ZipfRows, ids: NDArray[np.int64], usual: int) -> NDArray[np.bool_]:
-    """Which rows are among those that every global batch uses."""
-    if items.collision_rate is None:
-        raise FreeScaleError("simulate: a natural collision rate needs the real ID sets, which are too large here")
-    full = max(1, min(round(items.unique_share * usual), int(items.rows / (2.0 - items.collision_rate))))
-    head = items._scattered(np.arange(round(full * items.collision_rate)))
-    return np.isin(ids, head)
+class _ByPopularity(ZipfRows):
+    """The same rows under other names: those that every global batch uses are the first."""
+
+    def _scattered(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rank
+
+    def head(self, usual: int) -> int:
+        """How many rows every global batch uses."""
+        if self.collision_rate is None:
+            raise FreeScaleError("simulate: a natural collision rate needs the real ID sets, which are too large here")
+        full = max(1, min(round(self.unique_share * usual), int(self.rows / (2.0 - self.collision_rate))))
+        return round(full * self.collision_rate)
