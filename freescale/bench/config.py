@@ -47,7 +47,7 @@ class RunConfig:
     ranks: int = 2
     arms: tuple[str, ...] = ("baseline", "balance")
     blocks: int = 6
-    steps: int = 6
+    steps: int = 4
     warmup_steps: int = 2
     profiled_steps: int = 2
     seed: int = 0
