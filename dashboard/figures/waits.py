@@ -19,7 +19,6 @@ CULPRITS_SHOWN = 24
 def blame_matrix(blame: Blame) -> go.Figure:
     """Victim × culprit in ms per step; of many ranks only the culprits charged the most, the worst first."""
     count = len(blame.ranks)
-    small = count <= NUMBERS_UP_TO
     shown = _worst(blame, CULPRITS_SHOWN) if count > CULPRITS_SHOWN else np.arange(count)
     figure = canvas(min(560, max(260, 120 + 30 * count)), title_x="…waited for rank", title_y="Rank…")
     figure.add_heatmap(
@@ -27,15 +26,13 @@ def blame_matrix(blame: Blame) -> go.Figure:
         y=[str(rank) for rank in blame.ranks],
         z=blame.ms[:, shown].astype(np.float32),
         coloraxis="coloraxis",
-        text=[[f"{value:.1f}" if value > 0 else "" for value in line] for line in blame.ms[:, shown]]
-        if small
-        else None,
-        texttemplate="%{text}" if small else None,
         xgap=1,
         ygap=1 if count <= 64 else 0,
         hovertemplate="rank %{y} waited %{z:.2f} ms a step<br>for rank %{x}<extra></extra>",
     )
     _heat(figure, float(blame.ms.max()))
+    if count <= NUMBERS_UP_TO:
+        _write_cells(figure, blame, shown)
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
     return figure
@@ -57,7 +54,8 @@ def culprits(blame: Blame) -> go.Figure:
         hovertemplate="<b>%{y}</b><br>%{x:.2f} ms a step<br>%{text} of the collectives<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(range=[0, max(float(blame.charged_ms.max()), 1e-3) * 1.35])
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_layout(margin_r=92)  # room for the labels beside the bars
     return figure
 
 
@@ -106,6 +104,26 @@ def against_compute(points: Mapping[str, pd.DataFrame], column: str, title_x: st
     figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(rangemode="tozero", showgrid=True)
     return figure
+
+
+def _write_cells(figure: go.Figure, blame: Blame, shown: np.ndarray) -> None:
+    """The number of each cell that is not zero: white on strong cells, in the colour of text on faint ones."""
+    values = blame.ms[:, shown]
+    strong = values > 0.55 * values.max(initial=0)
+    for name, chosen, font in (
+        ("strong", strong, {"color": "#FFFFFF", "size": 12}),
+        ("faint", (values > 0) & ~strong, {"size": 12}),
+    ):
+        victims, columns = np.nonzero(chosen)
+        figure.add_scatter(
+            mode="text",
+            x=[str(blame.ranks[shown[j]]) for j in columns],
+            y=[str(blame.ranks[i]) for i in victims],
+            text=[f"{values[i, j]:.1f}" for i, j in zip(victims, columns, strict=True)],
+            textfont=font,
+            hoverinfo="skip",
+            name=name,
+        )
 
 
 def _heat(figure: go.Figure, largest: float) -> None:
