@@ -177,3 +177,16 @@ def test_only_an_unfinished_run_on_the_same_machine_is_resumed(tmp_path: Path) -
     assert done.returncode == 1
     assert "began with other versions, git_commit, host" in done.stderr
     assert "--force" in done.stderr
+
+
+@pytest.mark.multiprocess
+def test_on_one_rank_balance_cannot_act_and_the_others_are_measured(tmp_path: Path) -> None:
+    done = ablate(*SMALL, "--ranks", "1", "--blocks", "3", "--out", str(tmp_path), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report["arms"]) == {"baseline", "baseline-aa", "overlap", "smfree", "overlap+smfree"}
+    balance = report["attribution"]["balance"]
+    assert (balance["verdict"], balance["reason"]) == ("cannot act", "one rank has nobody to share with")
+    assert balance["shapley_ms"]["value"] is None
+    assert report["ablation"]["layers"] == ["overlap", "smfree"]
+    assert report["ablation"]["cube"][-1]["arm"] == "overlap+smfree"
