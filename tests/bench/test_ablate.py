@@ -31,8 +31,8 @@ def only_run(out: Path) -> RunDirectory:
     return open_run(directory.path)
 
 
-def start_and_kill(out: Path, seconds_after_first_turn: float, *options: str) -> set[int]:
-    """SIGKILL the launcher; returns the ranks' process IDs once all are gone."""
+def start_and_kill(out: Path, turns: int, *options: str) -> None:
+    """SIGKILL the launcher once so many turns, timed and profiled, are stored; returns when all ranks are gone."""
     process = subprocess.Popen(
         [*COMMAND, *SMALL, "--out", str(out), *options],
         stdout=subprocess.DEVNULL,
@@ -41,17 +41,16 @@ def start_and_kill(out: Path, seconds_after_first_turn: float, *options: str) ->
     )
     try:
         deadline = time.monotonic() + 90
-        while not any(not run.steps().empty for run in list_runs(out)):
+        while not any(len(run.samples()) >= 2 * turns for run in list_runs(out)):  # a row per turn and rank
             assert process.poll() is None, "the run ended before it was killed"
-            assert time.monotonic() < deadline, "no turn was measured within 90 s"
-            time.sleep(0.1)
-        time.sleep(seconds_after_first_turn)
+            assert time.monotonic() < deadline, f"{turns} turns were not taken within 90 s"
+            time.sleep(0.05)
+        time.sleep(random.uniform(0, 0.2))  # somewhere inside the next turn
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait(10)
         _, alive = psutil.wait_procs(children, timeout=20)
         assert not alive
-        return {child.pid for child in children}
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -61,19 +60,20 @@ def start_and_kill(out: Path, seconds_after_first_turn: float, *options: str) ->
 @pytest.mark.multiprocess
 @pytest.mark.timeout(400)
 def test_a_run_that_was_killed_at_a_random_moment_goes_on_and_loses_at_most_the_running_turn(tmp_path: Path) -> None:
-    moment_s = random.uniform(0, 12)
-    start_and_kill(tmp_path, moment_s, "--blocks", "2", "--seed", "3")
+    turns = random.randint(1, 30)  # of 36, the second half of them profiled
+    start_and_kill(tmp_path, turns, "--blocks", "2", "--seed", "3")
     stopped = only_run(tmp_path)
     assert not stopped.complete
     before, parts = stopped.steps(), sorted(stopped.path.glob("parts/*/*.json.gz"))
 
     done = ablate("--resume", str(stopped.path), "--json", "--force")  # somebody may commit meanwhile
 
-    assert done.returncode == 0, f"killed {moment_s:.2f} s after the first turn\n{done.stderr}"
+    assert done.returncode == 0, f"killed after {turns} turns\n{done.stderr}"
     resumed = only_run(tmp_path)
     steps, report = resumed.steps(), json.loads(done.stdout)
     assert resumed.complete
     assert report == resumed.report()
+    assert len(before) >= min(turns, 18) * (1 + 2) * 2
     # every turn is there once, and those from before are untouched
     assert len(steps) == 2 * 9 * (1 + 2) * 2
     assert not steps.duplicated(TURN).any()
