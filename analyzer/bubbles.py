@@ -15,7 +15,7 @@ from analyzer import trust
 from analyzer.arrivals import Arrivals
 from analyzer.clocks import Clocks, fit_clocks
 from analyzer.errors import AnalyzerError
-from analyzer.intervals import Int64, merge
+from analyzer.intervals import Int64, Union, merge
 from analyzer.lanes import Lane
 from analyzer.matching import Matching, match
 from analyzer.partition import UNMATCHED, Communication, Partition, partition
@@ -65,7 +65,8 @@ def measure(timelines: Sequence[Timeline], scope: Scope | None = None) -> Tables
     decided = np.zeros((2, len(matching.collectives), len(ranks)), np.int64)  # straggler and exposed_comm time
     culprit = np.append(np.where(chosen, arrivals.last_rank, -1), -1)  # the last is for rows without a collective
     for r, timeline in enumerate(timelines):
-        part, collective = _partition_rank(r, timeline, matching, arrivals, clocks, split)
+        part = partition(*partition_inputs(r, timeline, matching, arrivals, clocks, split))
+        collective = matching.collective_of_row[r]
         if scope.shows(ranks[r]):
             parts.append(_bubble_rows(ranks[r], timeline, part, clocks.to_common(r, timeline.steps.start_ns)))
             of_call = collective >= 0
@@ -120,10 +121,10 @@ def _collectives_asked_about(arrivals: Arrivals, matching: Matching, scope: Scop
     return chosen
 
 
-def _partition_rank(
+def partition_inputs(
     r: int, timeline: Timeline, matching: Matching, arrivals: Arrivals, clocks: Clocks, split: bool
-) -> tuple[Partition, Int64]:
-    """(Partition of one rank, collective of each of its communication rows)."""
+) -> tuple[Union, Union, Communication, Union]:
+    """What `partition` takes, for the rank with index r: windows, compute, communication and copies."""
     rows = np.flatnonzero(timeline.lane == Lane.COMM)
     collective = matching.collective_of_row[r]
     known = (collective >= 0) & split & clocks.tied[r]
@@ -131,13 +132,12 @@ def _partition_rank(
     last_arrival = np.full(len(rows), UNMATCHED)
     last_arrival[known] = clocks.to_own(r, arrivals.last[collective[known]])
     compute, copies = timeline.in_lane(Lane.COMPUTE), timeline.in_lane(Lane.COPY)
-    part = partition(
+    return (
         (timeline.steps.start_ns, timeline.steps.end_ns),
         merge(timeline.start_ns[compute], timeline.end_ns[compute]),
         Communication(timeline.start_ns[rows], timeline.end_ns[rows], last_arrival),
         merge(timeline.start_ns[copies], timeline.end_ns[copies]),
     )
-    return part, collective
 
 
 def _bubble_rows(rank: int, timeline: Timeline, part: Partition, start_ns: Int64) -> pd.DataFrame:

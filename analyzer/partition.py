@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.intervals import Int64, Union, covered, intersect, merge, overlaps, subtract
 
@@ -77,14 +78,57 @@ def partition(windows: Union, compute: Union, communication: Communication, copi
     )
 
 
+def where(windows: Union, compute: Union, communication: Communication, copies: Union) -> dict[str, Union]:
+    """The same, as intervals: where straggler, exposed_comm, exposed_copy and host are; compute is the rest."""
+    gaps = subtract(windows, compute)
+    visible = _visible(gaps, communication)
+    over = np.maximum(visible.end, visible.middle)
+    decided = {
+        name: merge(
+            *(
+                np.concatenate(ends)
+                for ends in zip(
+                    merge(start[~visible.outlives], end[~visible.outlives]),
+                    subtract(merge(start[visible.outlives], end[visible.outlives]), visible.first_half),
+                    strict=True,
+                )
+            )
+        )
+        for name, start, end in (
+            ("straggler", visible.start, visible.middle),
+            ("exposed_comm", visible.middle, over),
+        )
+    }
+    free = subtract(gaps, merge(communication.start_ns, communication.end_ns))
+    return {**decided, "exposed_copy": intersect(free, copies), "host": subtract(free, copies)}
+
+
 @dataclass(frozen=True)
 class _Visible:
-    """Parts of gaps that one communication row decides."""
+    """Parts of gaps that one communication row decides: straggler from start to middle, exposed from there to end.
+
+    Of rows that outlive their gap, the parts inside `first_half`, where other rows are active, do not count.
+    """
 
     gap: Int64
     row: Int64
-    straggler_ns: Int64
-    exposed_ns: Int64
+    start: Int64
+    middle: Int64
+    end: Int64
+    outlives: NDArray[np.bool_]
+    first_half: Union
+
+    @property
+    def straggler_ns(self) -> Int64:
+        return self._length(self.start, self.middle)
+
+    @property
+    def exposed_ns(self) -> Int64:
+        return self._length(self.middle, self.end)
+
+    def _length(self, start: Int64, end: Int64) -> Int64:
+        end = np.maximum(start, end)
+        return end - start - covered(self.first_half, start, end) * self.outlives
 
 
 def _visible(gaps: Union, communication: Communication) -> _Visible:
@@ -101,16 +145,10 @@ def _visible(gaps: Union, communication: Communication) -> _Visible:
     row, gap, outlives = row[order], gap[order], outlives[order]
     start = np.maximum(communication.start_ns[row], gaps[0][gap])
     end = np.minimum(communication.end_ns[row], gaps[1][gap])
-
     end_visible = np.minimum(end, gaps[0][gap] + _smallest_before(start - gaps[0][gap], gap * 2 + outlives))
-    arrival = communication.last_arrival_ns[row]
-    middle = np.clip(arrival, start, np.maximum(end_visible, start))
-    straggler = np.maximum(middle - start, 0)
-    exposed = np.maximum(end_visible - middle, 0)
+    middle = np.clip(communication.last_arrival_ns[row], start, np.maximum(end_visible, start))
     first_half = merge(start[~outlives], end[~outlives])
-    straggler -= covered(first_half, start, middle) * outlives
-    exposed -= covered(first_half, middle, np.maximum(end_visible, middle)) * outlives
-    return _Visible(gap, row, straggler, exposed)
+    return _Visible(gap, row, start, middle, end_visible, outlives, first_half)
 
 
 def _smallest_before(values: Int64, half: Int64) -> Int64:

@@ -1,117 +1,77 @@
-"""Say where the step time in Kineto traces goes, which rank the others wait for, and how sure that is.
+"""Say where the step time in Kineto traces goes, which rank the others wait for and why, and how sure that is.
 
-PATH is a run directory, a folder with one trace per rank, or a single trace (.json or .json.gz). A run directory gets
-bubbles.parquet, collectives.parquet and report.json; beside bare traces nothing is written.
+PATH is a run directory, a folder with one trace per rank, a zip archive of traces, a single trace (.json, .json.gz), or
+a quoted pattern such as 'logs/rank*.json.gz'. A run directory gets bubbles.parquet, collectives.parquet and
+report.json; beside bare traces nothing is written.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
-    from analyzer.analysis import ArmAnalysis
+class _Numbers(click.ParamType):
+    """`0,4-7` as a list of numbers."""
 
-_CLASSES = ("compute", "straggler", "exposed_comm", "exposed_copy", "host")
-_ROWS_SHOWN = 40
-_WARNINGS_SHOWN = 8
+    name = "numbers"
+    _ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+    _MOST = 100_000
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        numbers: list[int] = []
+        for item in str(value).split(","):
+            match = self._ITEM.fullmatch(item.strip())
+            low = int(match[1]) if match else 0
+            high = int(match[2] or low) if match else -1
+            if high < low or high - low > self._MOST:
+                self.fail(f"{item.strip()!r} is no number or range; write for example 0,4-7", param, ctx)
+            numbers += range(low, high + 1)
+        return numbers
 
 
 @click.command("analyze", help=__doc__)
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--arm", help="Arm of a run directory to show in detail.  [default: the first]")
+@click.option("--steps", type=_Numbers(), help="Only these of the profiler's steps, e.g. 4,6-8.")
+@click.option("--ranks", type=_Numbers(), help="Show only these ranks; whom they wait for may be others.")
+@click.option("--group", help="Show only collectives of this process group, and blame only for waits in them.")
+@click.option(
+    "--hta", is_flag=True, help="Let HTA look at the traces of --ranks too, and say where it differs and why."
+)
+@click.option(
+    "-o",
+    "--merged",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one clock-aligned trace for Perfetto: ranks as processes, bubbles as slices (.json or .json.gz).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the analysis as JSON, and nothing else, on stdout.")
-def command(path: Path, arm: str | None, as_json: bool) -> None:
+def command(
+    path: Path,
+    arm: str | None,
+    steps: list[int] | None,
+    ranks: list[int] | None,
+    group: str | None,
+    hta: bool,
+    merged: Path | None,
+    as_json: bool,
+) -> None:
     import analyzer
 
-    report = analyzer.analyze(path)
+    report = analyzer.analyze(path, steps=steps, ranks=ranks, group=group, arm=arm, merged=merged, hta=hta)
     if as_json:
         click.echo(json.dumps(report.as_json(arm), allow_nan=False))
         return
-    from rich.console import Console
-    from rich.text import Text
+    from freescale.bench.analysis_tables import print_analysis
+    from freescale.bench.terminal import print_report
 
-    console = Console()
-    if report.run is not None:
-        from freescale.bench.terminal import print_report
-
-        print_report(report.run, path, console)
-    else:
-        console.print(Text(report.headline, style="bold"))
-    if report.arms or arm is not None:
-        _print_arm(console, report.arm(arm), title=arm or next(iter(report.arms)))
-
-
-def _print_arm(console: Any, analysis: ArmAnalysis, title: str) -> None:
-    from rich.text import Text
-
-    console.print(_where_time_goes(analysis, title))
-    blame = _culprits(analysis)
-    if blame is not None:
-        console.print(blame)
-    console.print(f"[dim]clocks: {_clock_note(analysis)}[/dim]")
-    if not title:  # a run directory's warnings have been shown with its report
-        for warning in analysis.warnings[:_WARNINGS_SHOWN]:
-            console.print(Text(f"warning: {warning}", style="yellow"))
-        if len(analysis.warnings) > _WARNINGS_SHOWN:
-            console.print(
-                Text(f"… {len(analysis.warnings) - _WARNINGS_SHOWN} more warnings: see --json", style="yellow")
-            )
-
-
-def _where_time_goes(analysis: ArmAnalysis, title: str) -> Table:
-    rows = analysis.tables.bubbles.groupby("rank")[[f"{name}_ns" for name in ("window", *_CLASSES)]].mean() / 1e6
-    prefix = f"{title}: " if title else ""
-    table = _table(
-        f"{prefix}where a step goes on each rank, mean over steps, ms", ("rank", "step", *_CLASSES, "bubble %")
-    )
-    for rank, row in list(rows.iterrows())[:_ROWS_SHOWN]:
-        bubble = 100 * (1 - row["compute_ns"] / row["window_ns"]) if row["window_ns"] else 0.0
-        _add(table, [str(rank), *(f"{row[f'{name}_ns']:.2f}" for name in ("window", *_CLASSES)), f"{bubble:.1f}"])
-    if len(rows) > _ROWS_SHOWN:
-        table.caption = f"{len(rows) - _ROWS_SHOWN} more ranks: see --json"
-    return table
-
-
-def _culprits(analysis: ArmAnalysis) -> Table | None:
-    culprits = analysis.findings.culprits
-    if not culprits:
-        return None
-    table = _table("Who the others wait for", ("rank", "times last", "others waited ms", "pattern", "because of"))
-    for culprit in culprits[:_ROWS_SHOWN]:
-        waited = f"{culprit.charged_ns / 1e6:.2f}"
-        cells = [str(culprit.rank), str(culprit.times_last), waited, culprit.pattern or "—", culprit.cause or "—"]
-        _add(table, cells)
-    return table
-
-
-def _clock_note(analysis: ArmAnalysis) -> str:
-    clocks = analysis.tables.clocks
-    if clocks.method == "one host":
-        return "one host, one clock"
-    if clocks.method == "none":
-        return "not compared; nothing ties them together"
-    spread = (clocks.offset_ns.max() - clocks.offset_ns.min()) / 1e3
-    return f"up to {spread:.1f} µs apart, corrected from {clocks.method} to {clocks.residual_ns / 1e3:.1f} µs"
-
-
-def _table(title: str, columns: Iterable[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="right")
-    return table
-
-
-def _add(table: Table, cells: list[str]) -> None:
-    from rich.text import Text
-
-    table.add_row(*(Text(cell) for cell in cells))
+    whole_run = report.run is not None and steps is ranks is group is None
+    if report.run is not None and whole_run:
+        print_report(report.run, path)
+    if report.arms or not whole_run:
+        print_analysis(report, arm, verdict=not whole_run)
+    if merged is not None:
+        click.echo(f"merged trace: {merged} (open it at ui.perfetto.dev)")

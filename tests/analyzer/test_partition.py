@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer.intervals import covered, intersect, merge, subtract, total
-from analyzer.partition import LAUNCH_LATENCY_NS, UNMATCHED, Communication, partition
+from analyzer.partition import LAUNCH_LATENCY_NS, UNMATCHED, Communication, partition, where
 
 HORIZON = 60
 
@@ -80,6 +82,11 @@ def test_every_nanosecond_has_the_class_of_the_definition(windows, compute, rows
         assert parts.overlapped_comm_ns[i] == counts["overlapped"] * scale
 
 
+def rows_of(rows):
+    start, end = arrays([(s, e) for s, e, _ in rows])
+    return Communication(start, end, np.array([a for _, _, a in rows], np.int64))
+
+
 times = st.integers(1_700_000_000 * 10**9, 1_700_000_000 * 10**9 + 10**10)
 
 
@@ -93,13 +100,7 @@ times = st.integers(1_700_000_000 * 10**9, 1_700_000_000 * 10**9 + 10**10)
 def test_the_five_classes_add_up_to_the_window_to_the_nanosecond(cuts, compute, rows, copies):
     cuts = np.array(sorted(cuts), np.int64)
     windows = cuts[:-1], cuts[1:]
-    start, end = arrays([(s, e) for s, e, _ in rows])
-    parts = partition(
-        windows,
-        merge(*arrays(compute)),
-        Communication(start, end, np.array([a for _, _, a in rows], np.int64)),
-        merge(*arrays(copies)),
-    )
+    parts = partition(windows, merge(*arrays(compute)), rows_of(rows), merge(*arrays(copies)))
     five = (parts.compute_ns, parts.straggler_ns, parts.exposed_comm_ns, parts.exposed_copy_ns, parts.host_ns)
     assert (sum(five) == cuts[1:] - cuts[:-1]).all()
     assert all((part >= 0).all() for part in five)
@@ -107,6 +108,13 @@ def test_the_five_classes_add_up_to_the_window_to_the_nanosecond(cuts, compute, 
     assert parts.row_exposed_ns.sum() == parts.exposed_comm_ns.sum()
     assert (parts.row_straggler_ns >= 0).all()
     assert (parts.row_exposed_ns >= 0).all()
+    places = where(windows, merge(*arrays(compute)), rows_of(rows), merge(*arrays(copies)))
+    assert total(places["straggler"]) == parts.straggler_ns.sum()
+    assert total(places["exposed_comm"]) == parts.exposed_comm_ns.sum()
+    assert total(places["exposed_copy"]) == parts.exposed_copy_ns.sum()
+    assert total(places["host"]) == parts.host_ns.sum()
+    for a, b in combinations(places.values(), 2):
+        assert total(intersect(a, b)) == 0
 
 
 def test_the_collective_that_let_compute_go_on_decides_over_one_that_runs_on():

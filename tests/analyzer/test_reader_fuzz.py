@@ -125,7 +125,7 @@ document = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(document)
 def test_documents_of_any_structure(content: Any) -> None:
     ends_well(json.dumps(content).encode("utf-8", "surrogatepass"), "rank0.json")
