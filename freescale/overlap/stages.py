@@ -21,7 +21,6 @@ class Stages(Generic[Result]):
     def __init__(self, chain: Chain[Result]) -> None:
         self._chain = chain
         self._needs: Handle | None = None
-        self._finished = False
         self._step()
 
     def advance(self) -> None:
@@ -37,12 +36,10 @@ class Stages(Generic[Result]):
         return self._result
 
     def _step(self) -> None:
-        if self._finished:
-            return
         try:
             self._needs = next(self._chain)
         except StopIteration as stop:
-            self._needs, self._finished = None, True
+            self._needs = None
             self._result: Result = stop.value
 
 
