@@ -1,6 +1,6 @@
 """How far a simulation of this machine is off: `simulate --cluster this-machine` against `run`, same batches and arms.
 
-    python benchmarks/fidelity.py [--arms baseline,sdd,...] [--blocks 4] [--steps 6] [--cluster this-machine.toml]
+    python benchmarks/fidelity.py [--arms baseline,sdd,...] [--blocks 4] [--cluster this-machine.toml] [--keep DIR]
 
 Calibrates first unless a cluster file is given. For each arm: the median over blocks of the relative error of the step
 time (median of the block's steps), of the straggler time and of the exposed communication (both from the profiled
@@ -62,10 +62,12 @@ def main() -> None:
     parser.add_argument("--blocks", default="4")
     parser.add_argument("--steps", default="6")
     parser.add_argument("--cluster", help="a cluster file that `calibrate` wrote; without it, calibrate now")
+    parser.add_argument("--keep", type=Path, help="leave the cluster file and both run directories in this folder")
     options = parser.parse_args()
     print(f"load {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
         cluster = options.cluster or str(folder / "this-machine.toml")
         if not options.cluster:
             bench("calibrate", "--ranks", options.ranks, "--presets", options.preset, "--out", cluster)
