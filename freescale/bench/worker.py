@@ -18,6 +18,7 @@ import torch.distributed as dist
 from analyzer import rundir
 from analyzer.errors import AnalyzerError
 from freescale.bench.config import RunConfig
+from freescale.bench.cores import keep_to_own_cores
 from freescale.bench.heartbeat import Heartbeats
 from freescale.bench.lanes import open_for
 from freescale.bench.measure import Measuring
@@ -39,7 +40,7 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
     torch.set_num_threads(1)
     device = torch.device("cpu")
     if config.device == "cpu":
-        _keep_to_own_cores()
+        keep_to_own_cores()
     if config.device == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
@@ -86,14 +87,3 @@ def _die_with_parent() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def _keep_to_own_cores() -> None:
-    """Bind this rank to its share of the cores, where there is one for each: ranks that move about disturb each other."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    local_rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    share = len(cores) // ranks
-    if share and ranks > 1:
-        os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
