@@ -20,7 +20,7 @@ from analyzer.lanes import Lane
 from analyzer.matching import Matching, match
 from analyzer.partition import UNMATCHED, Communication, Partition, partition
 from analyzer.scope import Scope
-from analyzer.timeline import Timeline
+from analyzer.timeline import Flag, Timeline
 
 CLASSES = ("compute_ns", "straggler_ns", "exposed_comm_ns", "exposed_copy_ns", "host_ns")
 BUBBLE_COLUMNS = ("step", "rank", "start_ns", "window_ns", *CLASSES, "overlapped_comm_ns")
@@ -135,9 +135,14 @@ def partition_inputs(
     return (
         (timeline.steps.start_ns, timeline.steps.end_ns),
         merge(timeline.start_ns[compute], timeline.end_ns[compute]),
-        Communication(timeline.start_ns[rows], timeline.end_ns[rows], last_arrival),
+        Communication(timeline.start_ns[rows], _active_until(timeline)[rows], last_arrival),
         merge(timeline.start_ns[copies], timeline.end_ns[copies]),
     )
+
+
+def _active_until(timeline: Timeline) -> Int64:
+    """int64[n]: the end of each row; its start where only its rows flagged WAIT are active."""
+    return np.where(timeline.flags & Flag.BY_HAND, timeline.start_ns, timeline.end_ns)
 
 
 def _bubble_rows(rank: int, timeline: Timeline, part: Partition, start_ns: Int64) -> pd.DataFrame:

@@ -73,7 +73,7 @@ def _company(timeline: Timeline) -> dict[str, Union]:
     comm = timeline.lane == Lane.COMM
     free = (timeline.flags & Flag.SM_FREE) != 0
     unions = {
-        "sm_using": _union(timeline, comm & ~free & ((timeline.flags & Flag.WAIT) == 0)),
+        "sm_using": _union(timeline, comm & ~free & ((timeline.flags & (Flag.WAIT | Flag.BY_HAND)) == 0)),
         "sm_free": _union(timeline, comm & free),
         "copies": _union(timeline, timeline.lane == Lane.COPY),
     }

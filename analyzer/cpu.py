@@ -207,15 +207,20 @@ class _Collectives:
             end, exact = self._end(row, facts[i], moved[i], workers, span_of.get(i, -1))
             # Over an emulated link the collective goes on after the transport underneath is done.
             held_up = self._links.get((facts[i][1], facts[i][2]), [])
-            end = max([end, *(int(events.end_ns[link]) for link in held_up)])
-            ends.append(end)
-            flags.append(0 if exact else int(Flag.INEXACT_END))
+            ends.append(max([end, *(self._delivered_ns(link) for link in held_up)]))
+            flags.append((0 if exact else int(Flag.INEXACT_END)) | (int(Flag.BY_HAND) if moved[i] else 0))
         self._add_rows(builder, issued, np.array(ends, np.int64), facts, np.array(flags, np.uint8))
-        self._add_waits(builder)
+        by_hand = [row for row, has_moves in zip(issued.tolist(), moved, strict=True) if has_moves]
+        self._add_waits(builder, [*ranges.waits.tolist(), *ranges.moves.tolist(), *by_hand])
         orphans = sorted(set(range(len(workers))) - set(span_of.values()))
         self._add_orphans(builder, [workers[i] for i in orphans], ranges.worker_spans[orphans], unnamed)
-        inexact = sum(1 for flag in flags if flag)
+        inexact = sum(1 for flag in flags if flag & Flag.INEXACT_END)
         return [f"{inexact} of {len(flags)} collectives have no recorded end"] if inexact else []
+
+    def _delivered_ns(self, link: int) -> int:
+        """When an emulated link had delivered: a wait for it ends then, or it is found done later."""
+        late_ns = self.ranges.mark(link).late_ns
+        return int(self.events.start_ns[link]) - late_ns if late_ns else int(self.events.end_ns[link])
 
     def _end(
         self, row: int, facts: tuple[str, str, int, int], moved: bool, workers: list[Span], span: int
@@ -252,8 +257,7 @@ class _Collectives:
             flags=flags,
         )
 
-    def _add_waits(self, builder: TimelineBuilder) -> None:
-        rows = self.ranges.waits.tolist()
+    def _add_waits(self, builder: TimelineBuilder, rows: list[int]) -> None:
         marks = [self.ranges.mark(row) for row in rows]
         self._add_rows(
             builder,

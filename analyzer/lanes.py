@@ -138,7 +138,7 @@ _SYNCHRONISING = re.compile(
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _MARK = re.compile(
     r"freescale\.(?P<verb>comm|wait|move|link) (?P<op>\S+) "
-    r"group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?"
+    r"group=(?P<group>\S+) seq=(?P<seq>\d+)(?: bytes=(?P<bytes>\d+))?(?: late_ns=(?P<late>\d+))?"
 )
 
 
@@ -150,6 +150,7 @@ class Mark(NamedTuple):
     group: str
     seq: int
     bytes: int  # -1 where the range does not say
+    late_ns: int = 0  # link: the link had delivered that long before the range begins
 
 
 def canonical_op(name: str) -> str:
@@ -196,7 +197,8 @@ def mark(name: str) -> Mark | None:
     match = _MARK.fullmatch(name)
     if not match:
         return None
-    return Mark(match["verb"], canonical_op(match["op"]), match["group"], int(match["seq"]), int(match["bytes"] or -1))
+    numbers = int(match["seq"]), int(match["bytes"] or -1), int(match["late"] or 0)
+    return Mark(match["verb"], canonical_op(match["op"]), match["group"], *numbers)
 
 
 def call_op(name: str) -> str | None:

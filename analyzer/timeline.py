@@ -23,11 +23,12 @@ UNKNOWN = -1
 class Flag(IntFlag):
     """Facts about a row that are true or not; stored in `Timeline.flags`."""
 
-    WAIT = 1  #: not a collective itself: the host is blocked in a wait for (group, ordinal)
+    WAIT = 1  #: not a collective itself: the host waits for (group, ordinal), or moves its bytes
     INEXACT_END = 2  #: the trace does not record when the collective ended here; `end_ns` is an upper bound
     SM_FREE = 4  #: moves bytes without the device's compute units
     PARTIAL = 8  #: a piece of an op that a wait or a call interrupts; its length means nothing by itself
     ORPHAN = 16  #: a worker's span without the call that issued it: when this rank arrived is not known
+    BY_HAND = 32  #: no worker moves the bytes: nothing is active here but the rows of (group, ordinal) flagged WAIT
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ The analyzer parses the same forms:
     freescale.comm all_to_all group=embedding seq=12 bytes=1048576
     freescale.wait all_to_all group=embedding seq=12
     freescale.move all_to_all group=embedding seq=12 bytes=1048576
-    freescale.link all_to_all group=embedding seq=12
+    freescale.link all_to_all group=embedding seq=12 late_ns=0
 
 The third is written only by transports whose bytes are moved by this process (not by a library's threads): inside the
-issuing or the waiting range, around the copies themselves. The fourth is the time that an emulated link adds.
+issuing or the waiting range, around the copies themselves. The fourth is the time that an emulated link adds: it ends
+when the link has delivered, or, with `late_ns` above 0, began that long after.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def move_range(op: str, group: str, seq: int, nbytes: int) -> AbstractContextMan
     return _range(f"freescale.move {op} group={group} seq={seq} bytes={nbytes}")
 
 
-def link_range(op: str, group: str, seq: int) -> AbstractContextManager[object]:
-    """Around the sleep until an emulated link would have delivered."""
-    return _range(f"freescale.link {op} group={group} seq={seq}")
+def link_range(op: str, group: str, seq: int, late_ns: int = 0) -> AbstractContextManager[object]:
+    """Around the sleep until an emulated link would have delivered; around nothing, `late_ns` after it had."""
+    return _range(f"freescale.link {op} group={group} seq={seq} late_ns={late_ns}")
 
 
 def _range(name: str) -> AbstractContextManager[object]:

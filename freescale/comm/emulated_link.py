@@ -85,20 +85,29 @@ class EmulatedLink:
 
     def _emulated(self, handle: Handle, call: _Call) -> Handle:
         self.calls += 1
+        earliest_ns = call.issued_ns  # calls made later can only put the end off
+        seen = False
+
+        def delivered() -> bool:
+            nonlocal earliest_ns, seen
+            now_ns = self._ports.now_ns()
+            if seen or now_ns < earliest_ns:
+                return seen
+            earliest_ns = self._ports.end_ns(call)
+            if earliest_ns > now_ns:
+                return False
+            with link_range(handle.op, handle.group, handle.seq, late_ns=now_ns - earliest_ns):
+                seen = True
+            return True
 
         def sleep_until_delivered() -> None:
-            first = True
-            while True:
-                end_ns, now_ns = self._ports.end_ns(call), self._ports.now_ns()
-                if end_ns <= now_ns:
-                    self.overruns += first
-                    break
-                first = False
+            self.overruns += delivered()
+            while not delivered():
                 with link_range(handle.op, handle.group, handle.seq):
-                    self._sleep_s((end_ns - now_ns) * 1e-9)
+                    self._sleep_s(max(earliest_ns - self._ports.now_ns(), 0) * 1e-9)
             self._ports.close(call)
 
-        return handle.then(sleep_until_delivered, self.engine, lambda: self._ports.end_ns(call) <= self._ports.now_ns())
+        return handle.then(sleep_until_delivered, self.engine, delivered)
 
 
 @dataclass

@@ -143,10 +143,29 @@ def test_a_collective_moved_by_the_ranks_themselves_is_over_with_its_last_move_o
     assert not report.arm().warnings
     assert tables.collectives["rank_end_ns"].tolist() == us(300, 300)
     assert tables.collectives["arrival_ns"].tolist() == us(100, 150)
-    # moving is communication even where an op inside it copies; in rank 0's gap it waits for rank 1 from 100 to 150
+    # Moving and waiting are communication, even where an op inside copies: rank 0 issues from 100 to 130, before rank 1
+    # has arrived; rank 1 from 150 to 180; both wait from 260 to 300.
     assert tables.bubbles["compute_ns"].tolist() == [150 * US, 200 * US]
-    assert tables.bubbles["straggler_ns"].tolist() == [50 * US, 0]
-    assert tables.bubbles["exposed_comm_ns"].tolist() == [(50 + 50) * US, (50 + 50) * US]
+    assert tables.bubbles["straggler_ns"].tolist() == [30 * US, 0]
+    assert tables.bubbles["exposed_comm_ns"].tolist() == [40 * US, (30 + 40) * US]
+    # Between them nobody moves anything: what else the thread does then is not the collective's doing.
+    assert tables.bubbles["host_ns"].tolist() == [(400 - 150 - 30 - 40) * US, (400 - 200 - 70) * US]
+
+
+@pytest.mark.parametrize(
+    ("span", "late_ns", "end"), [((270, 270), 20_000, 250), ((220, 250), 0, 250), ((60, 60), 9, 90)]
+)
+def test_an_emulated_link_ends_a_collective_when_it_delivers_not_when_that_is_seen(
+    span: tuple[int, int], late_ns: int, end: int, tmp_path: Path
+) -> None:
+    text = cpu_trace(world_size=1)
+    text.step(1, *us(0, 400))
+    text.op("aten::mm", *us(0, 10))
+    text.mark("freescale.comm all_to_all group=g seq=1 bytes=1", *us(10, 20))
+    text.mark("gloo:all_to_all", *us(30, 90), tid=WORKER)
+    text.mark(f"freescale.link all_to_all group=g seq=1 late_ns={late_ns}", *us(*span))
+    timeline = read_trace(text.write(tmp_path / "rank0.json"))
+    assert timeline.end_ns[timeline.collectives[0]] == T0 + end * US
 
 
 def test_calls_without_a_recorded_end_are_counted_and_said(tmp_path: Path) -> None:
