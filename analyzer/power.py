@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import nct
-from scipy.stats import t as student_t
 
-from analyzer.stats import LEVEL, MIN_BLOCKS, MIN_EFFECT, NEUTRAL_BAND, Estimate
+from analyzer.stats import LEVEL, MIN_BLOCKS, MIN_EFFECT, NEUTRAL_BAND, Estimate, student_quantile
 
 POWER = 0.8
 MOST_BLOCKS = 10_000
@@ -32,12 +30,12 @@ def blocks_needed(effect: Estimate, blocks: int, family: int, floor: float = 0.0
         return None
     size = abs(effect.value)
     margin = (effect.ci95[1] - effect.ci95[0]) / 2
-    spread = margin * math.sqrt(blocks) / float(student_t.ppf((1 + LEVEL) / 2, blocks - 1))
+    spread = margin * math.sqrt(blocks) / student_quantile((1 + LEVEL) / 2, blocks - 1)
     if spread == 0:
         return blocks
     if size < MIN_EFFECT:
         room = NEUTRAL_BAND - size
-        needed = _smallest(lambda n: float(student_t.ppf((1 + LEVEL) / 2, n - 1)) * spread / math.sqrt(n) <= room)
+        needed = _smallest(lambda n: student_quantile((1 + LEVEL) / 2, n - 1) * spread / math.sqrt(n) <= room)
         above_floor = blocks * (floor / NEUTRAL_BAND) ** 2
     else:
         needed = _smallest(lambda n: _power(size / spread, n, (1 - LEVEL) / family) >= POWER)
@@ -49,7 +47,9 @@ def blocks_needed(effect: Estimate, blocks: int, family: int, floor: float = 0.0
 
 def _power(effect_in_spreads: float, blocks: int, alpha: float) -> float:
     """Of the two-sided one-sample t-test; effects in the unexpected direction do not count."""
-    critical = float(student_t.ppf(1 - alpha / 2, blocks - 1))
+    from scipy.stats import nct  # takes long to import, and few runs ask
+
+    critical = student_quantile(1 - alpha / 2, blocks - 1)
     shift = effect_in_spreads * math.sqrt(blocks)
     power = float(nct.sf(critical, blocks - 1, shift))
     return power if np.isfinite(power) else float(shift > critical)

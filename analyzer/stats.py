@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
 
 MIN_BLOCKS = 3
 LEVEL = 0.95
@@ -47,10 +46,10 @@ def estimate(value: float, blocks: Float64) -> Estimate:
     if count < MIN_BLOCKS or not np.isfinite(value):
         return Estimate(value if np.isfinite(value) else None)
     error = float(blocks.std(ddof=1)) / np.sqrt(count)
-    margin = float(student_t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    margin = student_quantile((1 + LEVEL) / 2, count - 1) * error
     if error == 0:
         return Estimate(value, (value, value), 1.0 if value == 0 else 0.0)
-    p = 2 * float(student_t.sf(abs(value) / error, count - 1))
+    p = 2 * student_tail(abs(value) / error, count - 1)
     return Estimate(value, (value - margin, value + margin), p)
 
 
@@ -80,8 +79,8 @@ def welch(a: Float64, b: Float64) -> Estimate:
     if error == 0:
         return Estimate(value, (value, value), 1.0 if value == 0 else 0.0)
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
-    margin = float(student_t.ppf((1 + LEVEL) / 2, freedom)) * error
-    return Estimate(value, (value - margin, value + margin), 2 * float(student_t.sf(abs(value) / error, freedom)))
+    margin = student_quantile((1 + LEVEL) / 2, freedom) * error
+    return Estimate(value, (value - margin, value + margin), 2 * student_tail(abs(value) / error, freedom))
 
 
 def exp(log_ratio: Estimate) -> Estimate:
@@ -133,6 +132,20 @@ def gain(ratio: Estimate) -> Estimate:
         return ratio
     interval = None if ratio.ci95 is None else (ratio.ci95[0] - 1, ratio.ci95[1] - 1)
     return Estimate(ratio.value - 1, interval, ratio.p)
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """Value that Student's t stays below with this probability."""
+    from scipy.special import stdtrit  # scipy.stats takes as long to import as many traces to analyse
+
+    return float(stdtrit(freedom, probability))
+
+
+def student_tail(value: float, freedom: float) -> float:
+    """Probability that Student's t is above a value."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -value))
 
 
 def _exp(value: float) -> float:

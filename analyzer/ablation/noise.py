@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
 FEW_BLOCKS = 6
 _LEAST_TURNS = 20  # below which no correlation is looked for
@@ -199,6 +198,8 @@ def _together(measure: pd.Series[float], residuals: pd.Series[float], when: str)
     both = pd.concat([measure, residuals], axis=1, join="inner").dropna()
     if len(both) < _LEAST_TURNS or both.iloc[:, 0].nunique() < 2:
         return ""
+    from scipy.stats import spearmanr  # takes long to import, and few runs ask
+
     correlation = spearmanr(both.iloc[:, 0], both.iloc[:, 1])
     if not (correlation.statistic >= _CORRELATED and correlation.pvalue < _BY_CHANCE):
         return ""
