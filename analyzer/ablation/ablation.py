@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.ablation import attribution, contrasts
-from analyzer.ablation.classes import class_times, in_all
+from analyzer.ablation.classes import ClassTimes, class_times, in_all
 from analyzer.ablation.contrasts import subsets
 from analyzer.ablation.cube import Cube, aa_arm, find_cube, layers_of, reference_of
 from analyzer.ablation.noise import find_causes
@@ -78,7 +78,7 @@ def ablate(run: Measured) -> dict[str, Any]:
         **_sizes(cube, saved),
         "aa": _aa(run.arms, difference, floor, reference_ms),
         "blocks": _blocks(cube, run.arms, medians),
-        "classes": in_all(times, cube.layers),
+        "classes": in_all(times, cube.layers, _classes_again(cube, run)),
         "profiled_blocks": times.blocks if times else 0,
         "left_out": [{"layer": out.layer, "verdict": out.verdict, "reason": out.reason} for out in left_out],
         "noise": _noise(run, saved.blocks, floor, too_noisy),
@@ -165,6 +165,14 @@ def _aa(arms: list[str], difference: Estimate, floor: float | None, reference_ms
         "saved_ms": {"value": -float(np.expm1(-difference.value)) * reference_ms, "ci95": interval},
         "floor_pct": None if floor is None else 100 * floor,
     }
+
+
+def _classes_again(cube: Cube, run: Measured) -> ClassTimes | None:
+    """Of the reference and its A/A copy; None without one."""
+    again = aa_arm(run.arms)
+    if again is None:
+        return None
+    return class_times(Cube((again,), (cube.arms[0], again)), run.tables, run.blocks_of)
 
 
 def _blocks(cube: Cube, arms: list[str], medians: pd.DataFrame) -> list[dict[str, Any]]:

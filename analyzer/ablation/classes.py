@@ -77,8 +77,12 @@ def of_layer(times: ClassTimes | None, layers: Sequence[str], layer: str) -> dic
     }
 
 
-def in_all(times: ClassTimes | None, layers: Sequence[str]) -> dict[str, Any]:
-    """What each class takes in the reference and with all layers, and what all of them remove."""
+def in_all(times: ClassTimes | None, layers: Sequence[str], again: ClassTimes | None = None) -> dict[str, Any]:
+    """What each class takes in the reference and with all layers, what all of them remove, and the noise floor of that.
+
+    Args:
+        again: of the reference and its A/A copy, in this order.
+    """
     if times is None:
         return {}
     result: dict[str, Any] = {}
@@ -88,5 +92,15 @@ def in_all(times: ClassTimes | None, layers: Sequence[str]) -> dict[str, Any]:
             "reference_ms": None if means is None else float(means[0]),
             "full_ms": None if means is None else float(means[-1]),
             "total_ms": times.contrast(name, contrasts.total(layers)).as_json(),
+            "noise_floor_ms": _noise_floor_ms(again, name),
         }
     return result
+
+
+def _noise_floor_ms(again: ClassTimes | None, name: str) -> float | None:
+    """The largest difference of two arms without one that their spread over blocks makes plausible, or the difference
+    itself; None without an A/A arm, or where too few blocks were profiled."""
+    difference = Estimate(None) if again is None else again.contrast(name, np.array([-1.0, 1.0]))
+    if difference.value is None or difference.ci95 is None:
+        return None
+    return max((difference.ci95[1] - difference.ci95[0]) / 2, abs(difference.value))

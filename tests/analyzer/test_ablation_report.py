@@ -141,6 +141,27 @@ def test_classes_are_attributed_like_the_step_and_add_up_to_the_window():
     assert totals["exposed_comm"]["reference_ms"] == pytest.approx(20, abs=1.5)
 
 
+def test_the_noise_floor_of_a_class_is_what_two_equal_arms_differ_by():
+    # GIVEN three blocks in which the A/A arm has 1, 2 and 3 ms less straggler time than the reference
+    def of_arm(less: tuple[float, ...]) -> FakeTables:
+        rows = [
+            {"step": block, "rank": 0, "compute_ns": 1e8, "straggler_ns": 3e7 - ms * 1e6, "exposed_comm_ns": 2e7}
+            | {"exposed_copy_ns": 0.0, "host_ns": 0.0}
+            for block, ms in enumerate(less)
+        ]
+        return FakeTables(pd.DataFrame(rows))
+
+    blocks_of = {"baseline": {0: 0, 1: 1, 2: 2}, "again": {0: 0, 1: 1, 2: 2}}
+    pair: Any = {"baseline": of_arm((0, 0, 0)), "again": of_arm((1, 2, 3))}
+    again = class_times(Cube(("again",), ("baseline", "again")), pair, blocks_of)
+    totals = in_all(again, ("again",), again)
+    # THEN mean 2, deviation 1, t(0.975, 2) = 4.303 from tables: half an interval is 4.303 / √3 = 2.484, more than 2
+    assert totals["straggler"]["noise_floor_ms"] == pytest.approx(2.484, abs=1e-3)
+    assert totals[EXPOSED_TOTAL]["noise_floor_ms"] == pytest.approx(2.484, abs=1e-3)
+    assert totals["compute"]["noise_floor_ms"] == 0
+    assert in_all(again, ("again",))["straggler"]["noise_floor_ms"] is None
+
+
 def test_where_clocks_cannot_be_trusted_only_the_sum_of_waiting_and_transfer_is_given():
     rng = np.random.default_rng(1)
     cube = Cube(("overlap",), ("baseline", "overlap"))
