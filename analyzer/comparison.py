@@ -137,9 +137,14 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, A
     pairs = [(name, a.get(name), b.get(name)) for name in _SAME]
     on_a, on_b = a.get("machine") or {}, b.get("machine") or {}
     pairs += [(f"machine.{name}", on_a.get(name), on_b.get(name)) for name in _SAME_MACHINE]
-    of_a, of_b = a.get("workload") or {}, b.get("workload") or {}
+    of_a, of_b = _settings(a.get("workload")), _settings(b.get("workload"))
     pairs += [(f"workload.{name}", of_a.get(name), of_b.get(name)) for name in sorted(set(of_a) | set(of_b))]
     return [{"field": name, "a": in_a, "b": in_b} for name, in_a, in_b in pairs if in_a != in_b]
+
+
+def _settings(workload: Any) -> Mapping[str, Any]:
+    """Of a workload; a run that was not made by `run` may have its name only."""
+    return workload if isinstance(workload, Mapping) else {"preset": workload}
 
 
 def _notes(a: RunDirectory, b: RunDirectory) -> list[str]:
