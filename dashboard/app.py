@@ -18,9 +18,9 @@ from dashboard import exhibits, sections, tables, theme
 from dashboard.data import Run, RunStore
 from dashboard.exhibits.timeline import traced_arms
 from dashboard.figures.canvas import message
-from dashboard.pages import collectives, overview, runs, stragglers, timeline
+from dashboard.pages import ablation, collectives, compare, overview, runs, stragglers, timeline
 from dashboard.pages.cards import grid, part
-from dashboard.pages.links import Address, parse, run_link
+from dashboard.pages.links import COMPARE, Address, compare_link, parse, run_link
 from dashboard.pages.messages import trouble
 
 NAME = "FreeScale bench"
@@ -28,7 +28,7 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-PAGES = {"": overview, "timeline": timeline, "stragglers": stragglers, "collectives": collectives}
+PAGES = {"": overview, "ablation": ablation, "timeline": timeline, "stragglers": stragglers, "collectives": collectives}
 BEFORE_PAINT = (
     "(()=>{let m;try{m=localStorage.getItem('freescale-mode')}catch{}"
     "window.freescaleMode=m||(matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light');"
@@ -67,6 +67,7 @@ def offered(run: Run) -> list[str]:
     traces = bool(traced_arms(run))
     return [
         "",
+        *(["ablation"] if run.attribution else []),
         *(["timeline"] if traces else []),
         *(["stragglers"] if collectives or tokens else []),
         *(["collectives"] if collectives else []),
@@ -77,6 +78,8 @@ def page(store: RunStore, address: Address) -> tuple[Any, str]:
     """The components and the title of the page at an address. Whatever cannot be shown says why."""
     if address.page is None:
         return trouble("There is no such page", "The address is none of this app's."), NAME
+    if address.page == COMPARE and address.run is None:
+        return compare.layout(store, address.query), f"Compare · {NAME}"
     if address.run is None:
         return runs.layout(store), NAME
     try:
@@ -99,6 +102,7 @@ def _frame() -> Any:
         [
             dcc.Link(NAME, href="/", className="wordmark"),
             html.Span(className="spacer"),
+            dcc.Link("Compare", href=compare_link(), className="top-link"),
             html.Button("Light / dark", id="flip", className="quiet-button", n_clicks=0),
         ],
         className="top",
@@ -126,9 +130,9 @@ def _top_of(run: Run, address: Address) -> list[Any]:
         for key in offered(run)
     ]
     parts: list[Any] = [html.Nav(crumbs, className="crumbs")]
-    if len(tabs) > 1:
-        parts.append(html.Nav(tabs, className="tabs"))
-    if address.page:
+    tabs.append(dcc.Link("Compare…", href=compare_link(run.name)))
+    parts.append(html.Nav(tabs, className="tabs"))
+    if address.page and address.page != "ablation":  # which begins with its verdict, as the Overview does
         parts.append(sections.page_head(run, PAGES[address.page].LABEL))
     return parts
 
@@ -167,6 +171,18 @@ def _register(app: Dash, store: RunStore) -> None:
     @app.callback(Output("page", "children"), Output("title", "data"), Input("url", "pathname"), Input("url", "search"))
     def _route(pathname: str | None, search: str | None) -> tuple[Any, str]:
         return page(store, parse(pathname, search))
+
+    @app.callback(
+        Output("url", "search"),
+        Input("compare-a", "value"),
+        Input("compare-b", "value"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    def _choose_runs(a: str | None, b: str | None, search: str | None) -> Any:
+        shown = parse(f"/{COMPARE}", search).query
+        same = (shown.get("a"), shown.get("b")) == (a, b)
+        return no_update if same else compare_link(a or "", b or "").removeprefix(f"/{COMPARE}")
 
     @app.callback(*_drawn_parts(), Input(part("choices", MATCH), "data"), prevent_initial_call=True)
     def _redraw(state: Any) -> Any:
@@ -211,7 +227,7 @@ def drawn(store: RunStore, state: Any) -> tuple[Any, Any, Any, Any]:
         return message("Cannot be drawn").to_plotly_json(), str(error), None, ""
     if exhibit is None:
         return no_update, no_update, no_update, no_update
-    return exhibit.figure.to_plotly_json(), exhibit.note, tables.legend(exhibit.legend), exhibit.source
+    return exhibit.figure.to_plotly_json(), exhibit.reading, tables.legend(exhibit.legend), exhibit.source
 
 
 def exhibit_of(store: RunStore, state: Any) -> exhibits.Exhibit | None:

@@ -55,6 +55,99 @@ class Comparison(TypedDict, total=False):
     blocks_needed: Number
 
 
+class ClassShare(TypedDict, total=False):
+    alone_ms: Number
+    last_ms: Number
+    shapley_ms: Estimate | None
+
+
+class Attribution(TypedDict, total=False):
+    alone: Estimate | None
+    last: Estimate | None
+    shapley_ms: Estimate | None
+    share_pct: Number
+    p_holm: Number
+    verdict: str | None
+    reason: str | None
+    blocks_needed: Number
+    by_class: dict[str, ClassShare]
+
+
+class Interaction(Estimate, total=False):
+    p_holm: Number
+    verdict: str | None
+
+
+class Corner(TypedDict):
+    arm: str
+    layers: list[str]
+    step_ms: Number
+    saved_ms: Estimate
+    speedup: Estimate
+
+
+class Again(TypedDict):
+    arm: str
+    saved_ms: Estimate
+    floor_pct: Number
+
+
+class PairedBlock(TypedDict):
+    block: int
+    values: dict[str, float]
+
+
+class ClassTotal(TypedDict, total=False):
+    reference_ms: Number
+    full_ms: Number
+    total_ms: Estimate | None
+    noise_floor_ms: Number
+
+
+class LeftOut(TypedDict):
+    layer: str
+    verdict: str
+    reason: str | None
+
+
+class Cause(TypedDict):
+    cause: str
+    text: str
+
+
+class Noise(TypedDict):
+    causes: list[Cause]
+    floor_pct: Number
+    blocks: int
+
+
+class Method(TypedDict):
+    interval: str
+    level: float
+    correction: str
+    min_effect_pct: float
+    neutral_band_pct: float
+
+
+class Ablation(TypedDict):
+    """Written as a whole by the analyzer, so that every key is there."""
+
+    reference: str
+    full: str
+    layers: list[str]
+    reference_ms: float
+    full_ms: float
+    total_ms: Estimate
+    cube: list[Corner]
+    aa: Again | None
+    blocks: list[PairedBlock]
+    classes: dict[str, ClassTotal]
+    profiled_blocks: int
+    left_out: list[LeftOut]
+    noise: Noise
+    method: Method
+
+
 class Report(TypedDict, total=False):
     provenance: str
     world_size: int | None
@@ -62,6 +155,10 @@ class Report(TypedDict, total=False):
     warnings: list[str]
     arms: dict[str, Arm]
     compare: dict[str, Comparison]
+    attribution: dict[str, Attribution]
+    interaction_estimates: dict[str, Interaction]
+    noise_floor_ms: Number
+    ablation: Ablation | None
 
 
 class Machine(TypedDict, total=False):

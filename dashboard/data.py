@@ -147,15 +147,27 @@ class Run:
         return _mapping(_mapping(self.report.get("compare")).get(arm))
 
     @property
+    def ablation(self) -> dict[str, Any]:
+        """report.json's `ablation`, whole; {} when the arms are no complete design of at least one layer."""
+        return _mapping(self.report.get("ablation"))
+
+    @property
+    def attribution(self) -> dict[str, Any]:
+        """report.json's entry of each layer, those that were left out too; {} without an ablation."""
+        return _mapping(self.report.get("attribution"))
+
+    @property
     def compared(self) -> list[str]:
         """Arms that are compared with a reference, in arm order."""
         return [arm for arm in self.arms if self.comparison(arm)]
 
     def focus(self, wanted: str | None = None) -> str | None:
-        """The arm a page is about: the one asked for if it was run, else the last compared one, else the last arm."""
+        """The arm a page is about: the one asked for if it was run, else one that is wrong, else the last compared one,
+        else the last arm."""
         if wanted in self.arms:
             return wanted
-        candidates = self.compared or self.arms
+        wrong = [arm for arm in self.compared if self.comparison(arm).get("verdict") == "wrong"]
+        candidates = wrong[:1] or self.compared or self.arms
         return candidates[-1] if candidates else None
 
     def versus(self, arm: str | None) -> str | None:

@@ -42,7 +42,8 @@ class Exhibit:
 
     Attributes:
         key: names it in links, ids and tests.
-        note: one or two sentences: how to read it.
+        note: one or two sentences: what its numbers mean.
+        drawing: a sentence on what only the figure shows; left out where there is a table alone.
         source: where its numbers come from: provenance, and timed or profiled steps.
         legend: the classes its colours stand for; empty when colour says nothing that a label does not.
         wide: takes the whole width of the page, not half.
@@ -57,11 +58,17 @@ class Exhibit:
     source: str
     figure: go.Figure
     table: Table
+    drawing: str = ""
     legend: Sequence[Class] = ()
     wide: bool = True
     options: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     many: frozenset[str] = frozenset()
     choices: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reading(self) -> str:
+        """How to read the figure."""
+        return f"{self.note} {self.drawing}".rstrip()
 
 
 def fixed(digits: int) -> Callable[[Any], str]:
@@ -71,6 +78,22 @@ def fixed(digits: int) -> Callable[[Any], str]:
         return f"{value:,.{digits}f}".replace("-", "−") if formats.exists(value) else formats.MISSING
 
     return write
+
+
+def estimate_cells(name: str, estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """An estimate of report.json as cells of a row, for `estimate_columns`."""
+    low, high = formats.interval(estimate) or (None, None)
+    return {name: estimate.get("value"), f"{name}-low": low, f"{name}-high": high}
+
+
+def estimate_columns(name: str, title: str, write: Callable[[Any], str]) -> list[Column]:
+    """Columns of a value and of the ends of its interval; a title that ends in a unit, "(ms)", hands it on."""
+    unit = title[title.rindex("(") :] if title.endswith(")") else ""
+    return [
+        Column(name, title, write),
+        Column(f"{name}-low", f"95 % CI from {unit}".rstrip(), write),
+        Column(f"{name}-high", f"to {unit}".rstrip(), write),
+    ]
 
 
 def arm_options(arms: Sequence[str]) -> dict[str, Sequence[tuple[str, str]]]:

@@ -34,6 +34,19 @@ def ms(value: Any) -> str:
     return number(value, "ms")
 
 
+def saved_ms(whole_ms: float, unit: str = "ms") -> Callable[[Any], str]:
+    """Writes parts of a step of that length, signed, all with the same decimals: +31.2 ms."""
+    digits = 1 if whole_ms >= 10 else 3
+
+    def write(value: Any) -> str:
+        if not exists(value):
+            return MISSING
+        text = f"{value:+,.{digits}f}".replace("-", "−")
+        return f"{text}\u00a0{unit}" if unit else text
+
+    return write
+
+
 def percent(value: Any) -> str:
     return MISSING if not exists(value) else f"{value:.1f}\u00a0%".replace("-", "−")
 
@@ -78,18 +91,20 @@ def interval(estimate: Any) -> tuple[float, float] | None:
 
 
 def unbroken(sentence: str) -> str:
-    """A sentence in which no line ends between a number and its unit."""
+    """A sentence in which no line ends between a number and its unit or inside 1e-07."""
+    sentence = re.sub(r"(?<=\de)-(?=\d)", "\u2011", sentence)
     return re.sub(r"(?<=\d) (?=(?:%|ms|µs|CI|GB|MB)\b|%)", "\u00a0", sentence).replace("% CI", "%\u00a0CI")
 
 
 def span(estimate: Any, write: Callable[[Any], str] = number) -> str:
-    """The interval as "220 – 230 ms", the unit once; "" when it could not be estimated."""
+    """The interval as "220 – 230 ms", the unit once, "−3 to 5 ms" with signs; "" when it could not be estimated."""
     bounds = interval(estimate)
     if bounds is None:
         return ""
     low, high = write(bounds[0]), write(bounds[1])
     unit = high[len(high.rstrip("\u00a0×%ms")) :]
-    return f"{low.removesuffix(unit)} – {high}"
+    between = "to" if {"+", "−"} & {low[0], high[0]} else "–"  # a dash beside a minus would be read as one
+    return f"{low.removesuffix(unit)} {between} {high}"
 
 
 def between(estimate: Any, write: Callable[[Any], str] = number) -> str:

@@ -12,7 +12,7 @@ import gzip
 import html
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from dash import html as tags
 from plotly.offline import get_plotlyjs
 
-from dashboard import exhibits, notices, sections, tables, theme
+from dashboard import attribution, exhibits, notices, sections, tables, theme
 from dashboard.data import Run
 from dashboard.exhibit import Exhibit
 from dashboard.figures.canvas import CONFIG
@@ -31,7 +31,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 TABLE_ROWS = 512
-CHAPTERS = (("", exhibits.OVERVIEW), ("Stragglers", exhibits.STRAGGLERS), ("Collectives", exhibits.COLLECTIVES))
+ARMS = "Arm by arm"
+CHAPTERS = (("Stragglers", exhibits.STRAGGLERS), ("Collectives", exhibits.COLLECTIVES))
 
 Variants = dict[str, Exhibit]
 
@@ -48,16 +49,11 @@ def write_report(run: Run, arm: str | None = None) -> str:
     """
     focus = run.focus(arm)
     figures: dict[str, dict[str, Any]] = {}
-    chapters: list[Any] = []
-    for title, keys in CHAPTERS:
-        cards = []
-        for key in keys:
-            variants = dict(_variants(key, run, focus))
-            if variants:
-                figures[key] = {name: json.loads(exhibit.figure.to_json()) for name, exhibit in variants.items()}
-                cards.append(_card(variants))
-        if cards:
-            chapters += [tags.H2(title, className="chapter") if title else None, tags.Section(cards, className="cards")]
+    layers = _chapter(exhibits.ABLATION, run, focus, figures)
+    # an ablation has its own plot of the blocks, free of what a block did to all of its arms
+    arms = [key for key in exhibits.OVERVIEW if not (layers and key == "paired-blocks")]
+    overview = _chapter(arms, run, focus, figures)
+    rest = [(title, _chapter(keys, run, focus, figures)) for title, keys in CHAPTERS]
     body = [
         tags.Header(
             [
@@ -70,8 +66,6 @@ def write_report(run: Run, arm: str | None = None) -> str:
             [
                 sections.hero(run, focus),
                 notices.incomplete(run),
-                sections.key_figures(run, focus),
-                sections.arms_card(run, focus),
                 tags.Noscript(
                     tags.P(
                         "The charts need JavaScript; the tables below each of them hold the same numbers.",
@@ -79,13 +73,31 @@ def write_report(run: Run, arm: str | None = None) -> str:
                     )
                 ),
                 tags.P(id="no-charts", hidden=True, className="notice notice-warn"),
-                *chapters,
+                *([attribution.key_figures(run), attribution.doubts(run)] if run.attribution else []),
+                *layers,
+                tags.H2(ARMS, className="chapter") if layers else None,
+                sections.key_figures(run, focus),
+                sections.arms_card(run, focus),
+                *overview,
+                *(part for title, cards in rest if cards for part in (tags.H2(title, className="chapter"), *cards)),
                 notices.warnings(run),
                 notices.method(run),
             ]
         ),
     ]
     return _page(f"{run.name} · FreeScale bench", to_html(body), figures)
+
+
+def _chapter(keys: Sequence[str], run: Run, focus: str | None, figures: dict[str, dict[str, Any]]) -> list[Any]:
+    """Cards of the exhibits that the run has data for, in a grid; nothing when it has data for none. Their figures go
+    into `figures`."""
+    cards = []
+    for key in keys:
+        variants = dict(_variants(key, run, focus))
+        if variants:
+            figures[key] = {name: json.loads(exhibit.figure.to_json()) for name, exhibit in variants.items()}
+            cards.append(_card(variants))
+    return [tags.Section(cards, className="cards")] if cards else []
 
 
 def _variants(key: str, run: Run, focus: str | None) -> Iterator[tuple[str, Exhibit]]:
@@ -125,7 +137,7 @@ def _card(variants: Variants) -> Any:
                 className="card-head",
             ),
             *(
-                tags.P(exhibit.note, className="note", hidden=exhibit is not first, **_data(variant=name))
+                tags.P(exhibit.reading, className="note", hidden=exhibit is not first, **_data(variant=name))
                 for name, exhibit in variants.items()
             ),
             tables.legend(first.legend),

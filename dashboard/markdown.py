@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dashboard import exhibits, formats, notices, sections, theme
+from dashboard import attribution, exhibits, formats, notices, sections, theme
 from dashboard.data import Run
 from dashboard.exhibit import Table
 
 TABLE_ROWS = 64
-EXHIBITS = ("step-time", "paired-blocks", "arm-split", "rank-split", "culprits", "collective-kinds")
+ARMS = ("step-time", "arm-split", "rank-split", "culprits", "collective-kinds")
 
 
 def write_markdown(run: Run, arm: str | None = None) -> str:
@@ -26,18 +26,30 @@ def write_markdown(run: Run, arm: str | None = None) -> str:
     ]
     if not run.complete:
         parts.append(f"> **Not complete:** {_text(run.why_incomplete)}. {_text(notices.measured_so_far(run))}")
+    doubts = attribution.doubtful(run)
+    if doubts:
+        parts += ["## Before you rely on this", "\n".join(f"- {_text(doubt)}" for doubt in doubts)]
+    layers = _exhibits(run, focus, exhibits.ABLATION)
+    parts += layers
     if run.warnings:
         parts += ["## Warnings", "\n".join(f"- {_text(warning)}" for warning in run.warnings)]
     arms = [name for name in run.arms if run.arm(name)]
     if arms:
         parts += ["## Arms", _lines([name for name, _, _ in sections.ARM_COLUMNS], (_arm(run, name) for name in arms))]
-    for key in EXHIBITS:
-        exhibit = exhibits.build(key, run, {"arm": focus})
-        if exhibit is not None:
-            parts += [f"## {exhibit.title}", f"{exhibit.note} *{_text(exhibit.source)}*", _table(exhibit.table)]
+    parts += _exhibits(run, focus, ARMS if layers else (*ARMS[:1], "paired-blocks", *ARMS[1:]))
     parts += ["## Method, machine, provenance", notices.METHOD]
     parts.append("\n".join(f"- **{term}**: {_text(value)}" for term, value in notices.facts(run)))
     return "\n\n".join(parts) + "\n"
+
+
+def _exhibits(run: Run, focus: str | None, keys: Sequence[str]) -> list[str]:
+    """Heading, note and table of the exhibits that the run has data for."""
+    parts = []
+    for key in keys:
+        exhibit = exhibits.build(key, run, {"arm": focus})
+        if exhibit is not None:
+            parts += [f"## {exhibit.title}", f"{exhibit.note} *{_text(exhibit.source)}*", _table(exhibit.table)]
+    return parts
 
 
 def _arm(run: Run, arm: str) -> list[str]:

@@ -74,6 +74,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Workload", _spelled(workload) if workload else run.workload),
         ("Ranks", f"{formats.count(run.world_size)} over {backend} on {device}"),
         ("Design", _design(manifest)),
+        ("Statistics", _statistics(run.ablation.get("method"))),
         ("Seed", manifest.get("seed")),
         ("Machine", hardware),
         ("GPUs", ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else "none"),
@@ -109,6 +110,16 @@ def measured_so_far(run: Run) -> str:
 
 def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _statistics(method: dict[str, Any] | None) -> str:
+    """Of an ablation; "" of other runs."""
+    if not method:
+        return ""
+    return (
+        f"{100 * method['level']:g} % intervals, {method['interval']}; p-values corrected by {method['correction']}; "
+        f"a gain is at least {method['min_effect_pct']:g} %, neutral is within {method['neutral_band_pct']:g} %"
+    )
 
 
 def _design(manifest: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def provenance_badge(run: Run) -> Component:
 def verdict_badge(name: str | None) -> Component:
     verdict = theme.verdict(name)
     return html.Span(
-        [html.Span(verdict.mark, className="mark", **_aria(hidden="true")), verdict.label],
+        [html.Span(verdict.mark, className="mark", **aria(hidden="true")), verdict.label],
         className=f"verdict verdict-{verdict.tone}",
     )
 
@@ -94,23 +94,24 @@ def key_figures(run: Run, arm: str | None) -> Component | None:
     """The numbers of one arm, each beside its reference's; None when the run has none."""
     if not arm or not run.arm(arm):
         return None
-    tiles = [tile for tile in (_speedup(run, arm), _step_time(run, arm), *_shares(run, arm), _parity(run, arm)) if tile]
-    return html.Section(tiles, className="tiles", **_aria(label=f"Key figures of {arm}")) if tiles else None
+    shown = (_speedup(run, arm), _step_time(run, arm), *_shares(run, arm), _parity(run, arm))
+    tiles = [one for one in shown if one]
+    return html.Section(tiles, className="tiles", **aria(label=f"Key figures of {arm}")) if tiles else None
 
 
 def _speedup(run: Run, arm: str) -> Component | None:
     comparison = run.comparison(arm)
     speedup = mapping(comparison.get("speedup"))
     if comparison.get("verdict") == "wrong":
-        return _tile("speedup", "Speedup", formats.MISSING, "not counted: its losses are not the reference's")
+        return tile("speedup", "Speedup", formats.MISSING, "not counted: its losses are not the reference's")
     if not formats.exists(speedup.get("value")):
         return None
     value, interval = formats.times(speedup["value"]), formats.between(speedup, formats.times)
     if comparison.get("verdict") != "inconclusive":
-        return _tile("speedup", "Speedup", value, interval, f"against {comparison.get('versus')}")
+        return tile("speedup", "Speedup", value, interval, f"against {comparison.get('versus')}")
     needed = comparison.get("blocks_needed")
     cure = f"about {formats.count(needed)} blocks would settle it" if formats.exists(needed) else ""
-    return _tile("speedup", "Speedup, inconclusive", value, interval, cure, doubtful=True)
+    return tile("speedup", "Speedup, inconclusive", value, interval, cure, doubtful=True)
 
 
 def _step_time(run: Run, arm: str) -> Component | None:
@@ -120,7 +121,7 @@ def _step_time(run: Run, arm: str) -> Component | None:
     versus = run.versus(arm)
     before = mapping(run.arm(versus).get("step_ms")).get("median") if versus else None
     interval = formats.between(step, formats.ms)
-    return _tile("step-ms", "Step time", formats.ms(step["median"]), interval, _before(formats.ms(before), versus))
+    return tile("step-ms", "Step time", formats.ms(step["median"]), interval, _before(formats.ms(before), versus))
 
 
 def _shares(run: Run, arm: str) -> list[Component]:
@@ -139,7 +140,7 @@ def _shares(run: Run, arm: str) -> list[Component]:
             before = _before(write(run.arm(versus).get(key)), versus) if versus else ""
             change = _change(run.comparison(arm).get(reduction)) if reduction else ""
             unit = "per profiled step" if key.endswith("_ms") else "of the profiled step"
-            tiles.append(_tile(key.replace("_", "-"), label, write(run.arm(arm)[key]), before or unit, change))
+            tiles.append(tile(key.replace("_", "-"), label, write(run.arm(arm)[key]), before or unit, change))
     return tiles
 
 
@@ -160,13 +161,13 @@ def _parity(run: Run, arm: str) -> Component | None:
     if not isinstance(parity, dict):
         return None
     if parity.get("bit_exact") is True:
-        return _tile("parity", "Loss", "bit-exact", "the same loss at every step", f"as {versus}")
+        return tile("parity", "Loss", "bit-exact", "the same loss at every step", f"as {versus}")
     relative = parity.get("max_rel")
     if not formats.exists(relative):
         return None
     beyond = f", above {formats.scientific(formats.LOSS_PARITY_BOUND)}" if relative > formats.LOSS_PARITY_BOUND else ""
     detail = f"largest relative difference{beyond}"
-    return _tile("parity", "Loss parity", formats.scientific(relative), detail, f"against {versus}")
+    return tile("parity", "Loss parity", formats.scientific(relative), detail, f"against {versus}")
 
 
 def arms_card(run: Run, focus: str | None, link: Callable[[str], Component] | None = None) -> Component | None:
@@ -227,7 +228,8 @@ def _arm_row(run: Run, arm: str, marked: bool, link: Callable[[str], Component] 
     return html.Tr([name, html.Td(verdict), *cells], className="marked" if marked else "")
 
 
-def _tile(key: str, label: str, value: str, *details: str, doubtful: bool = False) -> Component:
+def tile(key: str, label: str, value: str, *details: Any, doubtful: bool = False) -> Component:
+    """One key figure, named `figure-<key>`; details that are empty are left out."""
     return html.Div(
         [
             html.Div(label, className="tile-label"),
@@ -242,7 +244,7 @@ def _before(value: str, versus: str | None) -> str:
     return f"{value} in {versus}" if versus and value != formats.MISSING else ""
 
 
-def _aria(**values: str) -> dict[str, Any]:
+def aria(**values: str) -> dict[str, Any]:
     return {f"aria-{name}": value for name, value in values.items()}
 
 

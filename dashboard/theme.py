@@ -43,7 +43,8 @@ BY_KEY: dict[str, Class] = {item.key: item for item in CLASSES}
 
 BASELINE_COLOUR = "#9AA1AC"
 ARM_COLOURS: tuple[str, ...] = ("#0E7C72", "#7E3FA8", "#C6A377", "#3F62A0", "#D66DE6", "#6F7A1C", "#AA2D2D", "#DE8A34")
-REFERENCE_ARMS = ("baseline", "sdd")
+REFERENCE_ARMS = ("baseline", "baseline-aa", "sdd", "sdd-aa")
+LAYER_COLOURS: dict[str, str] = dict(zip(("balance", "overlap", "smfree"), ARM_COLOURS, strict=False))
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ VERDICTS: dict[str, Verdict] = {
     "regression": Verdict("Regression", "▼", "bad"),
     "inconclusive": Verdict("Inconclusive", "?", "plain"),
     "wrong": Verdict("Wrong result", "✕", "wrong"),
+    "cannot act": Verdict("Cannot act", "–", "plain"),
+    "not measured": Verdict("Not measured", "–", "plain"),
+    "synergy": Verdict("Synergy", "▲", "good"),
+    "redundant": Verdict("Redundant", "▼", "bad"),
+    "not seen": Verdict("Not seen", "?", "plain"),
 }
 
 PROVENANCE: dict[str, str] = {
@@ -112,16 +118,23 @@ TOKENS: dict[Mode, dict[str, str]] = {
 
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:
-    """A colour per arm: grey for the reference arms, the others in order of appearance."""
+    """A colour per arm: grey for the reference arms, the layer's for an arm of one layer, the others in order."""
     colours: dict[str, str] = {}
-    others = 0
-    for arm in arms:
+    others = [*ARM_COLOURS[len(LAYER_COLOURS) :], *LAYER_COLOURS.values()]
+    for arm in dict.fromkeys(arms):
         if arm in REFERENCE_ARMS:
             colours[arm] = BASELINE_COLOUR
-        elif arm not in colours:
-            colours[arm] = ARM_COLOURS[others % len(ARM_COLOURS)]
-            others += 1
+        elif (layer := arm.removeprefix("sdd+")) in LAYER_COLOURS:
+            colours[arm] = LAYER_COLOURS[layer]
+        else:
+            colours[arm] = others[0]
+            others.append(others.pop(0))
     return colours
+
+
+def layer_colour(layer: str) -> str:
+    """The colour of a layer wherever it stands for itself; grey for one this version does not know."""
+    return LAYER_COLOURS.get(layer, BASELINE_COLOUR)
 
 
 def verdict(name: str | None) -> Verdict:
@@ -187,6 +200,9 @@ def template(mode: Mode) -> dict[str, Any]:
                     "marker": {"line": {"color": token["surface"], "width": 1}},
                     "error_x": {"color": token["ink"]},
                 }
+            ],
+            "scatter": [
+                {"type": "scatter", "error_x": {"color": token["ink"]}, "error_y": {"color": token["ink"]}},
             ],
         },
     }

@@ -10,11 +10,17 @@ from collections.abc import Callable, Mapping
 
 from dashboard.data import Run
 from dashboard.exhibit import Exhibit
-from dashboard.exhibits import collectives, overview, stragglers, timeline
+from dashboard.exhibits import ablation, collectives, overview, stragglers, timeline
 
 Builder = Callable[..., "Exhibit | None"]
 
 BUILDERS: dict[str, Builder] = {
+    "cube": ablation.cube,
+    "waterfall": ablation.waterfall,
+    "worth": ablation.worth,
+    "removed": ablation.removed,
+    "interactions": ablation.interactions,
+    "ablation-blocks": ablation.paired,
     "step-time": overview.step_time,
     "paired-blocks": overview.paired_blocks,
     "arm-split": overview.arm_split,
@@ -30,6 +36,7 @@ BUILDERS: dict[str, Builder] = {
     "timeline": timeline.timeline,
 }
 # What each page shows, in order; the reports show the same
+ABLATION = ("cube", "waterfall", "worth", "removed", "interactions", "ablation-blocks")
 OVERVIEW = ("step-time", "paired-blocks", "arm-split", "rank-split", "rank-steps")
 TIMELINE = ("timeline",)
 STRAGGLERS = ("culprits", "blame", "arrival-skew", "tokens-compute", "predicted-measured")

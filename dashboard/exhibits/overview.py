@@ -52,10 +52,11 @@ def step_time(run: Run) -> Exhibit | None:
     return Exhibit(
         "step-time",
         "Step time",
-        f"Median over timed steps{whisker}; each dot is the median of one block.",
+        f"Median over timed steps{whisker}.",
         source(run, "timed steps, no profiler"),
         figure,
         Table(columns, rows),
+        drawing="Each dot is the median of one block.",
         wide=False,
     )
 
@@ -77,10 +78,11 @@ def paired_blocks(run: Run) -> Exhibit | None:
     return Exhibit(
         "paired-blocks",
         "Block by block",
-        "Every arm of a block ran the same batches from the same state: a line that falls is a faster arm.",
+        "Every arm of a block ran the same batches from the same state.",
         source(run, "timed steps, no profiler"),
         steps.paired_blocks(medians, arms),
         Table(columns, rows),
+        drawing="A line that falls is a faster arm.",
         wide=False,
     )
 

@@ -55,7 +55,7 @@ def card(run: str, exhibit: Exhibit) -> Any:
             html.Div(
                 [html.H2(exhibit.title), html.Div([*controls, button], className="controls")], className="card-head"
             ),
-            html.P(exhibit.note, id=part("note", key), className="note"),
+            html.P(exhibit.reading, id=part("note", key), className="note"),
             html.Div(tables.legend(exhibit.legend), id=part("legend", key)),
             dcc.Graph(
                 id=part("graph", key),
@@ -66,6 +66,28 @@ def card(run: str, exhibit: Exhibit) -> Any:
             html.P(exhibit.source, id=part("source", key), className="source"),
             html.Div(id=part("table", key)),
             dcc.Interval(id=part("late", key), interval=1, max_intervals=1) if key in exhibits.OUTLINES else None,
+        ],
+        className=tables.card_class(exhibit),
+        id=key,
+    )
+
+
+def still(exhibit: Exhibit) -> Any:
+    """A card without choices, its table below the figure: for exhibits that no single run can be asked for again."""
+    key = exhibit.key
+    return html.Article(
+        [
+            dcc.Store(id=part("figure-data", key), data=exhibit.figure.to_plotly_json()),
+            html.Div(html.H2(exhibit.title), className="card-head"),
+            html.P(exhibit.reading, className="note"),
+            dcc.Graph(
+                id=part("graph", key),
+                config=CONFIG,
+                className="chart",
+                style={"height": f"{exhibit.figure.layout.height}px"},
+            ),
+            html.P(exhibit.source, className="source"),
+            tables.plain_table(exhibit.table, len(exhibit.table.rows)),
         ],
         className=tables.card_class(exhibit),
         id=key,

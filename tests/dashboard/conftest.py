@@ -19,6 +19,7 @@ def _load(name: str) -> ModuleType:
 
 
 _rundirs = _load("rundirs")
+_ablation_rundirs = _load("ablation_rundirs")
 
 PLAIN = "20260301T101500Z-hstu-small-gloox2"
 EIGHT = "20260302T090000Z-hstu-small-gloox8"
@@ -27,12 +28,19 @@ LARGE = "20260304T090000Z-hstu-small-ncclx256"
 EVIL = "20260305T090000Z-hostile"
 RAW = "20260306T090000Z-not-analysed"
 BROKEN = "20260307T090000Z-broken"
+ABLATION = "20260308T090000Z-hstu-small-ablation"
 
 
 @pytest.fixture(scope="session")
 def rundirs() -> ModuleType:
     """The module that writes run directories: `write_run(root, name, …)`, `HOSTILE`."""
     return _rundirs
+
+
+@pytest.fixture(scope="session")
+def ablation_rundirs() -> ModuleType:
+    """The module that writes run directories of ablations: `write_ablation(root, name, …)`."""
+    return _ablation_rundirs
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +63,7 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         machine={"host": hostile, "cpu": hostile},
     )
     write(root, RAW, analysed=False)
+    _ablation_rundirs.write_ablation(root, ABLATION)
     (root / BROKEN).mkdir()
     (root / BROKEN / "manifest.json").write_text("{not json", encoding="utf-8")
     return root
@@ -71,4 +80,5 @@ def names() -> dict[str, str]:
         "evil": EVIL,
         "raw": RAW,
         "broken": BROKEN,
+        "ablation": ABLATION,
     }

@@ -131,7 +131,7 @@ def test_paired_blocks_draw_a_line_per_block(run: Run) -> None:
 
 @pytest.mark.parametrize("key", exhibits.BUILDERS)
 def test_choices_that_do_not_exist_fall_back(key: str, runs_root: Path, names: dict[str, str]) -> None:
-    run = RunStore(runs_root).open(names["plain"])
+    run = RunStore(runs_root).open(names["ablation" if key in exhibits.ABLATION else "plain"])
     nonsense = {"unit": "<b>", "arm": "no such arm", "measure": "no such measure", "step": "x", "ranks": "9,-1,x"}
     plain, odd = built(key, run), exhibits.build(key, run, nonsense)
     assert odd is not None

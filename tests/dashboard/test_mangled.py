@@ -20,7 +20,7 @@ from dashboard.contract import Report, check
 from dashboard.data import Run, RunStore
 from dashboard.html import write_report
 from dashboard.markdown import write_markdown
-from dashboard.pages import collectives, overview, runs, stragglers, timeline
+from dashboard.pages import ablation, collectives, overview, runs, stragglers, timeline
 from dashboard.pages.links import parse
 
 ANYTHING = st.recursive(
@@ -51,6 +51,30 @@ def mangled(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 def whole(tmp_path_factory: pytest.TempPathFactory, rundirs: ModuleType) -> Path:
     path: Path = rundirs.write_run(tmp_path_factory.mktemp("mangled"), "run", blocks=2, steps=4, traces=True)
     return path
+
+
+@pytest.fixture(scope="module")
+def whole_ablation(tmp_path_factory: pytest.TempPathFactory, ablation_rundirs: ModuleType) -> Path:
+    path: Path = ablation_rundirs.write_ablation(tmp_path_factory.mktemp("mangled"), "run", blocks=3)
+    return path
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_value_in_the_report_of_an_ablation_breaks_a_page(whole_ablation: Path, data: st.DataObject) -> None:
+    report = rundir.read_json(whole_ablation / rundir.REPORT)
+    ours = {key: report[key] for key in ("ablation", "attribution", "interaction_estimates", "noise_floor_ms")}
+    report |= mangled(ours, data.draw(st.sampled_from(paths_in(ours))), data.draw(ANYTHING))
+    run, problem = Run(rundir.open_run(whole_ablation)), ""
+    try:
+        run.__dict__["report"] = check(whole_ablation / rundir.REPORT, report, Report)
+    except AnalyzerError as error:
+        problem = str(error)
+    if problem:
+        assert re.fullmatch(r"\S+report\.json: .* - at `[^`]+`; .*", problem, re.S)
+        return
+    ablation.layout(run, {})
+    write_markdown(run)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
