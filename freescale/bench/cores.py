@@ -6,8 +6,11 @@ import os
 
 
 def keep_to_own_cores() -> None:
-    """Bind this process to its share of the host's cores, as LOCAL_RANK and LOCAL_WORLD_SIZE say, where there is at
-    least one for each rank: ranks that move about disturb each other."""
+    """Bind this thread, and those it starts later, to its share of the host's cores, where there is one for each rank.
+
+    Ranks that move about disturb each other. LOCAL_RANK and LOCAL_WORLD_SIZE say which share; call it after the
+    process groups are open, so that their threads stay free to run where there is room.
+    """
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))

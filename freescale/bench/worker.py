@@ -39,8 +39,6 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
         page.start(rank)
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    if config.device == "cpu":
-        keep_to_own_cores()
     if config.device == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
@@ -50,6 +48,8 @@ def run_rank(config: RunConfig, run: Path | None, heartbeats: Path | None = None
     try:
         lanes = open_for(config.parsed_arms, device, config.link)
         control = dist.new_group(backend="gloo", group_desc="control", timeout=timeout)
+        if device.type == "cpu":
+            keep_to_own_cores()  # this thread; gloo's go where there is room
         workload = config.workload()
         beat = (lambda: page.beat(rank)) if page else (lambda: None)
         trainer = Trainer(workload, lanes, device, config.seed, config.policy, beat)

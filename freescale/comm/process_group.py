@@ -34,8 +34,9 @@ class ProcessGroupTransport:
         away = (send.shape[0] - send_splits[self.rank]) * row_bytes
         seq = self._next_seq()
         with issue_range("all_to_all", self.group, seq, away):
-            work = dist.all_to_all_single(
-                received, send, list(recv_splits), list(send_splits), group=self.process_group, async_op=True
+            # The group's own method: torch.distributed's function around it adds 0.1 ms to an issue of 0.15.
+            work = self.process_group.alltoall_base(
+                received, send, list(recv_splits), list(send_splits), dist.AllToAllOptions()
             )
         return Handle("all_to_all", self.group, seq, away, self.engine, received, work.wait, poll=work.is_completed)
 

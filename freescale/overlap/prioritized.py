@@ -2,8 +2,8 @@
 
 While batch N computes, batch N+1's IDs are exchanged, its *exclusive* rows (not used by N) are read and sent. After N's
 backward, gradients of *collision* rows (used by both) go first, are applied, and the rows follow; N's other gradients
-are deferred: they travel behind N+1's compute and are applied before anything reads their rows. Every row sees the same
-updates, in the same order and with the same sums, as on the blocking schedule.
+are deferred: they leave when those rows have come, travel behind N+1's compute and are applied before anything reads
+their rows. Every row sees the same updates, in the same order and with the same sums, as on the blocking schedule.
 """
 
 from __future__ import annotations
@@ -46,11 +46,19 @@ class _Ahead:
 
 @dataclass
 class _Deferred:
-    """Gradients that have not been applied yet, with the learning rate of the step they belong to."""
+    """Gradients that have not been applied yet, with the learning rate of the step they belong to.
 
-    handle: Handle
-    contributions: Callable[[], list[Contribution]]
+    They are sent late, so that nothing slows the urgent ones down.
+    """
+
+    give_back: Callable[[], Handle]
+    contributions: Callable[[Handle], list[Contribution]]
     lr: float
+    sent: Handle | None = None
+
+    def send(self) -> Handle:
+        self.sent = self.sent or self.give_back()
+        return self.sent
 
 
 class PrioritizedSchedule:
@@ -67,10 +75,12 @@ class PrioritizedSchedule:
         """See `Schedule.step`. This is the schedule, from top to bottom."""
         parts, embedding, lanes = self.parts, self.parts.embedding, self.parts.lanes
 
-        lookup, rows = self._rows_for(ids)
-        embedded = embedding.embed(lookup, rows)
+        lookup, rows_of = self._lookup_for(ids)
         self._window.append(lookup)
         prepare = Stages(self._prepare(next_ids, update)) if next_ids is not None else None
+        embedded = embedding.embed(lookup, rows_of())
+        if self._deferred is not None:
+            self._deferred.send()
 
         parts.compute(loss_of, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
 
@@ -94,7 +104,7 @@ class PrioritizedSchedule:
         """See `Schedule.drain`."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
-            self.parts.embedding.update(deferred.contributions(), self.parts.scale, deferred.lr)
+            self.parts.embedding.update(deferred.contributions(deferred.send()), self.parts.scale, deferred.lr)
 
     def stop(self) -> None:
         """See `Schedule.stop`."""
@@ -108,25 +118,30 @@ class PrioritizedSchedule:
             handle.wait()
         self._window, self._accumulated = [], []
 
-    def _rows_for(self, ids: Ids) -> tuple[Lookup, list[Tensor]]:
-        """The batch's rows: prepared during the step before, or fetched now if nothing was."""
+    def _lookup_for(self, ids: Ids) -> tuple[Lookup, Callable[[], list[Tensor]]]:
+        """The batch's lookup and what waits for its rows: prepared during the step before, or begun now."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             self.drain()
             embedding = self.parts.embedding
             lookup = run(distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids))
-            return lookup, fetch_all(self.parts, lookup)
+            rows = fetch_all(self.parts, lookup)
+            return lookup, lambda: rows
         check_announced(ahead.ids, ids)
+        return ahead.lookup, lambda: self._merged(ahead)
+
+    def _merged(self, ahead: _Ahead) -> list[Tensor]:
+        """Per group, the batch's rows: the exclusive ones and, in their places, the collision rows."""
         exclusive = self.parts.embedding.received(ahead.exclusive, ahead.exclusive_counts)
         if ahead.collision is None:
-            return ahead.lookup, exclusive
+            return exclusive
         collision = self.parts.embedding.received(ahead.collision, ahead.late.ask_counts)
         merged = []
         for late, early_rows, late_rows in zip(ahead.late.asked, exclusive, collision, strict=True):
             rows = early_rows.new_empty((late.numel(), early_rows.shape[1]))
             rows[~late], rows[late] = early_rows, late_rows
             merged.append(rows)
-        return ahead.lookup, merged
+        return merged
 
     def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
         """IDs of the next batch, its split, and its exclusive rows on their way."""
@@ -136,7 +151,7 @@ class PrioritizedSchedule:
         colliding = colliding_rows(self._window if update else [], lookup)
         late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])
         if self._deferred is not None:
-            yield self._deferred.handle
+            yield self._deferred.send()
             self.drain()  # before anything reads these rows
         wanted = marked(lookup.served, late.served, False)
         send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
@@ -153,12 +168,11 @@ class PrioritizedSchedule:
             return [embedding.contribution(h, of.served, of.serve_counts) for of, h in accumulated]
 
         if ahead is None:
-            handle = send_back_all(parts, lookup)
 
-            def everything() -> list[Contribution]:
-                return [*earlier(), embedding.contribution(handle, lookup.served, lookup.serve_counts)]
+            def everything(sent: Handle) -> list[Contribution]:
+                return [*earlier(), embedding.contribution(sent, lookup.served, lookup.serve_counts)]
 
-            self._deferred = _Deferred(handle, everything, embedding.lr)
+            self._deferred = _Deferred(lambda: send_back_all(parts, lookup), everything, embedding.lr)
             return list
 
         split, gradients = ahead.urgent, lookup.gradients()
@@ -166,19 +180,21 @@ class PrioritizedSchedule:
             lanes["urgent"], marked(gradients, split.asked), split.ask_counts, split.serve_counts
         )
         send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
-        later = embedding.give_back(lanes["bulk"], marked(gradients, split.asked, False), send, receive)
+        later = marked(gradients, split.asked, False)
 
         def collision() -> list[Contribution]:
             rows = marked(lookup.served, split.served)
             mine = embedding.contribution(first, rows, split.serve_counts)
             return [*(one.where(ahead.colliding) for one in earlier()), mine]
 
-        def exclusive() -> list[Contribution]:
+        def exclusive(sent: Handle) -> list[Contribution]:
             rows = marked(lookup.served, split.served, False)
-            mine = embedding.contribution(later, rows, receive)
+            mine = embedding.contribution(sent, rows, receive)
             return [*(one.where_not(ahead.colliding) for one in earlier()), mine]
 
-        self._deferred = _Deferred(later, exclusive, embedding.lr)
+        self._deferred = _Deferred(
+            lambda: embedding.give_back(lanes["bulk"], later, send, receive), exclusive, embedding.lr
+        )
         return collision
 
 

@@ -39,7 +39,7 @@ class Schedule(Protocol):
 
     def drain(self) -> None:
         """Apply what is pending. After it, the weights are those of the last finished step: call it before
-        evaluation, checkpoints and looking at the state."""
+        evaluation, checkpoints and looking at the state. Every rank calls it at the same place."""
         ...
 
     def stop(self) -> None:
