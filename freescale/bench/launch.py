@@ -61,7 +61,7 @@ def launch(config: RunConfig, run: Path, on_progress: Callable[[int, int], None]
         KeyboardInterrupt: Ctrl-C. All ranks have been ended.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its report of a failure is ours to make
-    with tempfile.TemporaryDirectory(prefix="freescale-run-") as scratch, _environment(), _signals_as_before():
+    with tempfile.TemporaryDirectory(prefix="freescale-run-") as scratch, environment_of_ranks(), _signals_as_before():
         folder = Path(scratch)
         config.save(folder / "config.json")
         page = Heartbeats(folder / "heartbeats", config.ranks)
@@ -164,7 +164,7 @@ def _log_tail(logs: Path, rank: int) -> str:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def environment_of_ranks() -> Iterator[None]:
     """What the ranks inherit: gloo on the loopback (the host's name need not resolve), one thread each, and a glibc
     that keeps freed memory. Given back to the system after every large tensor, it comes back page by page: 10 % of a
     step on the CPU, and a good part of its noise."""

@@ -17,20 +17,24 @@ from analyzer import rundir
 from analyzer.bubbles import Tables
 from analyzer.findings import Findings
 from analyzer.report import build_report
+from freescale.balance.cost_model import CostModel, work_of
 from freescale.bench import simulated_times as measured
-from freescale.bench.arms import Arm
+from freescale.bench.arms import Arm, parse_arm
 from freescale.bench.machine import git_commit, machine, versions
 from freescale.bench.simulated_trace import RankTrace
 from freescale.bench.simulated_workload import SimulatedBatches
 from freescale.errors import FreeScaleError
-from freescale.simulate.batches import LABELS_UP_TO
+from freescale.simulate.batches import LABELS_UP_TO, Rows, Share
 from freescale.simulate.cluster import Cluster
+from freescale.simulate.engine import Times
 from freescale.simulate.engine import run as run_program
-from freescale.simulate.program import write_steps
+from freescale.simulate.program import StepProgram, write_steps
 from workloads import registry
 from workloads.config import WorkloadConfig
+from workloads.registry import Workload
 
 _GAP_NS = 1_000_000
+_PLAIN = parse_arm("baseline")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Simulation:
 
     @property
     def warnings(self) -> list[str]:
-        notes = [f"simulated: times are computed for {self.cluster.name}, nothing was measured"]
+        notes = [f"simulated: times are computed for {self.cluster.name}, nothing was measured", self.cluster.accuracy]
         if self.cluster.assumed:
             notes.append(f"{self.cluster.name}: assumed, not known: {', '.join(self.cluster.assumed)}")
         if self.ranks > LABELS_UP_TO and any(arm.balance for arm in self.arms):
@@ -128,23 +132,25 @@ def simulate(simulation: Simulation) -> Result:
             RankTrace(arm.name, rank, simulation.ranks, gpu, arm.smfree) for rank in simulation.trace_ranks
         ]
     offset_ns = dict.fromkeys(parts, 0)
-    rates = None
+    rates, cost = None, workload.cost
+    if not gpu and any(arm.balance for arm in simulation.arms):
+        cost = _learned_cost(simulation, workload)
     for block in range(simulation.blocks):
-        batches = SimulatedBatches(workload, simulation.ranks, block * per_turn, per_turn, rates)
-
         first_number = block * (per_turn + 1) + simulation.warmup
+        # The numbers of the batches of a real run: RunConfig.batches_of.
+        batches = SimulatedBatches(workload, simulation.ranks, block * (per_turn + 1), per_turn, rates)
         recorded = range(simulation.warmup, per_turn)
         result.blocks_of |= {first_number + place: block for place in range(simulation.steps)}
         for position, arm in enumerate(simulation.arms):
-            shares, row_counts = batches.under(simulation.policy if arm.balance else None)
+            shares, row_counts = batches.under(simulation.policy if arm.balance else None, cost)
             rates = batches.rates
-            written = write_steps(
-                arm, simulation.cluster, batches.shape, shares, row_counts, hash_seed(simulation.seed, block)
-            )
-            times = run_program(written.program)
-            recording = measured.record(written, times, gpu, recorded)
+            noise = hash_seed(simulation.seed, block)
+            timed = profiled = _run(arm, simulation.cluster, batches, shares, row_counts, noise)
+            if simulation.cluster.profiled:  # as in a run: steps without the profiler, classes under it
+                profiled = _run(arm, simulation.cluster.under_the_profiler, batches, shares, row_counts, noise)
+            recording = measured.record(*profiled, gpu, recorded)
             parts[arm.name].append(measured.tables(recording, first_number, simulation.shown_ranks))
-            rows.append(_step_rows(simulation, arm, block, position, shares, row_counts, written, times, gpu))
+            rows.append(_step_rows(simulation, arm, block, position, shares, row_counts, *timed, gpu))
             for trace in result.traces[arm.name]:
                 facts = [
                     {
@@ -156,12 +162,34 @@ def simulate(simulation: Simulation) -> Result:
                     for step in recorded
                 ]
                 trace.add(recording, first_number, offset_ns[arm.name], facts)
-            offset_ns[arm.name] += int(max(end.max() for end in times.end)) + _GAP_NS
+            offset_ns[arm.name] += int(max(end.max() for end in profiled[1].end)) + _GAP_NS
     result.steps = pd.concat(rows, ignore_index=True)
     for name, tables in parts.items():
         bubbles, collectives = (pd.concat(frames, ignore_index=True) for frames in zip(*tables, strict=True))
         result.tables[name] = SimulatedTables(list(range(simulation.ranks)), bubbles, collectives)
     return result
+
+
+def _run(
+    arm: Arm, cluster: Cluster, batches: SimulatedBatches, shares: Sequence[Share], rows: Sequence[Rows], seed: int
+) -> tuple[StepProgram, Times]:
+    written = write_steps(arm, cluster, batches.shape, shares, rows, seed)
+    return written, run_program(written.program)
+
+
+def _learned_cost(simulation: Simulation, workload: Workload) -> CostModel:
+    """Costs of samples as the ranks of a run learn them from how long they compute; on a GPU none are measured."""
+    steps = simulation.warmup + simulation.steps
+    batches = SimulatedBatches(workload, simulation.ranks, 0, steps)
+    busy_ms = measured.host_compute_ms(
+        *_run(_PLAIN, simulation.cluster, batches, *batches.under(None), simulation.seed)
+    )
+    model = CostModel(workload.cost)
+    for step in range(steps):
+        work = np.array([work_of(lengths) for lengths in batches.lengths_at_home(step)])
+        model.observe(work, busy_ms[step])
+    model.refit()
+    return model
 
 
 def hash_seed(seed: int, block: int) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from freescale.balance.policies import Ranks
 from freescale.errors import FreeScaleError
 from freescale.overlap.tables import SlotLayout
-from freescale.simulate.batches import ModelShape, RowRates, Rows, Share, assign, exact_rows, share_of
+from freescale.simulate.batches import CostsOf, ModelShape, RowRates, Rows, Share, assign, exact_rows, share_of
 from workloads.batch import JaggedBatch
 from workloads.config import HISTORY_ONLY
 from workloads.hstu_attention import BLOCK
@@ -78,11 +78,19 @@ class SimulatedBatches:
     def _all(self) -> range:
         return range(max(self.first - 1, 0), self.first + self.steps + 1)
 
-    def under(self, policy: str | None) -> tuple[list[Share], list[Rows]]:
-        """Amounts of each step, and of the one after the last, with samples where the policy puts them."""
-        targets = [
-            assign(lengths, self._home, self.ranks, policy, self.shape, self.workload.cost) for lengths in self._lengths
-        ]
+    def lengths_at_home(self, step: int) -> list[NDArray[np.int64]]:
+        """Per rank, int64[samples, 2]: lengths of its samples in one of the steps, counted from 0, before balancing."""
+        lengths = self._lengths[self.first - self._all.start + step]
+        return [lengths[self._home == rank] for rank in range(self.ranks)]
+
+    def under(self, policy: str | None, cost: CostsOf | None = None) -> tuple[list[Share], list[Rows]]:
+        """Amounts of each step, and of the one after the last, with samples where the policy puts them.
+
+        Args:
+            cost: of samples, for the policy; the workload's own, the FLOPs, by default.
+        """
+        cost = cost or self.workload.cost
+        targets = [assign(lengths, self._home, self.ranks, policy, self.shape, cost) for lengths in self._lengths]
         shares = [
             share_of(lengths, target, self._home, self.ranks, self.shape)
             for lengths, target in zip(self._lengths, targets, strict=True)

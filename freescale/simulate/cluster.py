@@ -54,8 +54,9 @@ CPU_RANGES: dict[str, tuple[float, float]] = {
     "gloo_core_share": (0, 0.95),
     "shared_latency_us": (0, 1e6),
     "shared_ns_per_byte": (0, 1e4),
+    "shared_fetch_ns_per_byte": (0, 1e4),
+    "shared_issue_us": (0, 1e5),
     "issue_us": (0, 1e5),
-    "bucket_us": (0, 1e6),
     "jitter": (0, 2),
 }
 """Constants of a machine whose ranks compute on the CPU, as `freescale-bench calibrate` measures them."""
@@ -73,6 +74,8 @@ class Cluster:
         values: constant -> number, in the unit that its name ends in.
         sources: constant -> where it comes from; `assumed` where nothing better was to be had.
         pieces: piece of a step -> unit of work -> ns per unit; measured, CPU only.
+        profiled: the same under the profiler, in whose pass a run's classes of time are measured.
+        fidelity: how far simulations with it were off from a run: arm -> measure -> median error in percent.
     """
 
     name: str
@@ -81,6 +84,8 @@ class Cluster:
     values: Mapping[str, float]
     sources: Mapping[str, str]
     pieces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    profiled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    fidelity: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __getitem__(self, constant: str) -> float:
         return self.values[constant]
@@ -95,6 +100,23 @@ class Cluster:
             _check(f"cluster.{name}", name, value, _ranges(self.device, self.name))
         swept = dict.fromkeys(changes, "swept")
         return replace(self, values={**self.values, **changes}, sources={**self.sources, **swept})
+
+    @property
+    def under_the_profiler(self) -> Cluster:
+        """The same with what its pieces cost while the profiler records; itself where that was not measured."""
+        return replace(self, pieces=self.profiled) if self.profiled else self
+
+    @property
+    def accuracy(self) -> str:
+        """In one sentence, how far its simulations were off from runs."""
+        if not self.fidelity:
+            return f"{self.name}: no simulation with it has been compared with a run, so its error is not known"
+        worst = {
+            measure: max(errors.get(measure, 0.0) for errors in self.fidelity.values())
+            for measure in dict.fromkeys(measure for errors in self.fidelity.values() for measure in errors)
+        }
+        said = ", ".join(f"{measure.replace('_', ' ')} {error:.0f} %" for measure, error in worst.items())
+        return f"{self.name}: median error against a run, worst of {len(self.fidelity)} arms: {said}"
 
     @property
     def assumed(self) -> list[str]:
@@ -142,7 +164,10 @@ def parse(text: str, file: str) -> Cluster:
     values, sources = {}, {}
     for name, entry in constants.items():
         values[name], sources[name] = _constant(file, name, entry, ranges)
-    return Cluster(table["name"], table["device"], table["description"], values, sources, _pieces(file, table))
+    if table["device"] == "cpu" and not table.get("pieces"):
+        raise FreeScaleError(f"{file}: pieces: missing; `freescale-bench calibrate` measures them")
+    numbers = [_numbers(file, name, table.get(name, {})) for name in ("pieces", "profiled", "fidelity")]
+    return Cluster(table["name"], table["device"], table["description"], values, sources, *numbers)
 
 
 def _ranges(device: str, file: str) -> dict[str, tuple[float, float]]:
@@ -168,12 +193,12 @@ def _check(where: str, name: str, value: Any, ranges: dict[str, tuple[float, flo
         raise FreeScaleError(f"{where}: {value!r}, expected a number from {low:g} to {high:g}")
 
 
-def _pieces(file: str, table: dict[str, Any]) -> dict[str, dict[str, float]]:
-    pieces = table.get("pieces", {})
-    if table["device"] == "cpu" and not pieces:
-        raise FreeScaleError(f"{file}: pieces: missing; `freescale-bench calibrate` measures them")
-    for piece, units in pieces.items():
-        for unit, value in units.items():
+def _numbers(file: str, name: str, table: Any) -> dict[str, dict[str, float]]:
+    """A table of tables of numbers that are not negative."""
+    if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
+        raise FreeScaleError(f"{file}: {name}: expected tables, [{name}.NAME]")
+    for key, entries in table.items():
+        for unit, value in entries.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-                raise FreeScaleError(f"{file}: pieces.{piece}.{unit}: {value!r}, expected at least 0 ns")
-    return {piece: {unit: float(value) for unit, value in units.items()} for piece, units in pieces.items()}
+                raise FreeScaleError(f"{file}: {name}.{key}.{unit}: {value!r}, expected a number from 0 on")
+    return {key: {unit: float(value) for unit, value in entries.items()} for key, entries in table.items()}

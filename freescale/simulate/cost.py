@@ -20,8 +20,9 @@ Amounts = Mapping[str, NDArray[np.float64] | float]
 
 PIECES: dict[str, tuple[str, ...]] = {
     "begin": (),
-    "forward": ("projection_flop", "attention_flop", "scores", "blocks", "tokens", "candidates"),
-    "backward": ("projection_flop", "attention_flop", "scores", "blocks", "tokens", "candidates"),
+    "rest": (),
+    "forward": ("projection_flop", "attention_flop", "scores", "blocks", "tokens"),
+    "backward": ("projection_flop", "attention_flop", "scores", "blocks", "tokens"),
     "distribute": ("ids",),
     "tell": ("ids", "asked"),
     "serve": ("served",),
@@ -39,10 +40,11 @@ PIECES: dict[str, tuple[str, ...]] = {
 }
 """Piece -> units that its cost is counted in; every piece also has a fixed part, in the unit `each`.
 
-begin: taking the batch · distribute: slots, de-duplication, counts · tell: positions of the rows · serve: what the
-owner is asked for · read: rows for an exchange · embed: rows to features · give: gradients for an exchange · update:
-gradients summed, rows updated · split: collision sets and marks · part, merge: rows parted by the marks, and put
-together · move, receive: samples, for balance
+begin: taking the batch · rest: hooks, DDP, metrics and whatever is between the pieces, on a CPU · distribute: slots,
+de-duplication, counts · tell: positions of the rows · serve: what the owner is asked for · read: rows for an exchange
+· embed: rows to features · give: gradients for an exchange · update: gradients summed, rows updated · split:
+collision sets and marks · part, merge: rows parted by the marks, and put together · move, receive: samples, for
+balance
 """
 
 _KERNELS: dict[str, tuple[int, dict[str, float]]] = {
@@ -136,7 +138,8 @@ class Costs:
         per_unit = self.cluster.pieces.get(piece, {})
         host_ns = self._sum({unit: ns for unit, ns in per_unit.items() if unit != "each"}, amounts)
         host_ns = host_ns + per_unit.get("each", 0.0)
-        return Cost(_ns(host_ns), np.zeros(self.ranks, np.int64), PPM, 0)
+        # Gloo's threads take core time while bytes flow, not while a call waits for its peers: as memory traffic does.
+        return Cost(_ns(host_ns), np.zeros(self.ranks, np.int64), 0, PPM)
 
     def _sum(self, per_unit: Mapping[str, float], amounts: Amounts) -> NDArray[np.float64]:
         total = np.zeros(self.ranks)

@@ -88,8 +88,8 @@ class Links:
         if self.cluster.device == "cpu":
             cluster = self.cluster
             load = Load("link", _ns(ring * cluster["gloo_reduce_ns_per_byte"]))
-            share, issue = round(cluster["gloo_core_share"] * PPM), _us(cluster["issue_us"] + cluster["bucket_us"])
-            return [Phase((load,), _us(cluster["gloo_reduce_latency_us"]), issue, sm_share=share)]
+            share, issue = round(cluster["gloo_core_share"] * PPM), _us(cluster["issue_us"])
+            return [Phase((load,), _us(cluster["gloo_reduce_latency_us"]), issue, byte_share=share)]
         efficiency, node = self.cluster["nccl_efficiency"], self._node
         if self._nodes == 1:
             return [self._nccl((self._load("nvlink", ring, efficiency),))]
@@ -154,11 +154,12 @@ class Links:
     def _on_cpu(self, busiest: Bytes, sent: Bytes) -> Phase:
         cluster = self.cluster
         if self.sm_free:  # the rank's own thread copies into the others' memory as it issues the call
-            host_ns = _ns(_us(cluster["issue_us"]) + np.asarray(sent) * cluster["shared_ns_per_byte"])
-            return Phase((), _us(cluster["shared_latency_us"]), host_ns)
+            host_ns = _ns(_us(cluster["shared_issue_us"]) + np.asarray(sent) * cluster["shared_ns_per_byte"])
+            fetch = Load("memory", _ns(np.asarray(busiest) * cluster["shared_fetch_ns_per_byte"]))
+            return Phase((fetch,), _us(cluster["shared_latency_us"]), host_ns)
         load = Load("link", _ns(np.asarray(busiest) * cluster["gloo_ns_per_byte"]))
         share = round(cluster["gloo_core_share"] * PPM)
-        return Phase((load,), _us(cluster["gloo_latency_us"]), _us(cluster["issue_us"]), sm_share=share)
+        return Phase((load,), _us(cluster["gloo_latency_us"]), _us(cluster["issue_us"]), byte_share=share)
 
 
 @lru_cache(maxsize=8)

@@ -114,7 +114,6 @@ class _Job:
             "scores": share.scores,
             "blocks": share.blocks,
             "tokens": share.tokens,
-            "candidates": share.candidates,
             "samples": share.samples,
             "ids": share.ids(self.shape),
             "asked": rows.asked,
@@ -187,6 +186,8 @@ class _Feed:
         """The batch of this step; announces a later one. Then what the last step left is looked at."""
         writer = self.job.writer
         writer.piece("begin", {})
+        if not writer.gpu:
+            writer.piece("rest", {})
         self._receive(step)
         self._announce()
         if self.sums is not None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freescale.simulate.cost import Amounts, Cost, Costs
 from freescale.simulate.links import Bytes, Links, Phase
@@ -53,6 +54,7 @@ class Writer:
     step: int = -1
     on_device: int = -1
     host_ops: list[int] = field(default_factory=list)
+    noise_of_step: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def gpu(self) -> bool:
@@ -109,11 +111,11 @@ class Writer:
         work = sum((cost.host_ns + cost.device_ns for cost in costs), np.zeros(self.program.ranks, np.int64))
         issue_ns = stage.phases[0].host_ns if stage.phases else 0
         work = self._noisy(work) + issue_ns
-        flop_share = 0 if self.gpu else max((cost.flop_share for cost in costs), default=0)
+        byte_share = 0 if self.gpu else max((cost.byte_share for cost in costs), default=0)
         label = stage.pieces[0][0] if stage.pieces else "advance"
         kind = "host" if self.gpu else "compute"
         return self._add_host(
-            Work("host", work, (), flop_share, 0, needs, tried, waits, issue_ns, label, kind, self.step)
+            Work("host", work, (), 0, byte_share, needs, tried, waits, issue_ns, label, kind, self.step)
         )
 
     def issue_by(self, attempt: int, stage: Stage) -> Exchange:
@@ -165,11 +167,15 @@ class Writer:
         return number
 
     def _noisy(self, work_ns: Ns) -> Ns:
+        """With noise of mean 1, which makes nothing slower by itself. Of each kernel on a GPU; on a CPU, whose noise
+        is other work on the rank's core, one for all that a rank does in a step."""
         spread = self.costs.cluster["jitter"]
         if spread == 0 or not np.any(work_ns):
             return work_ns
-        # Mean 1, so that noise makes nothing slower by itself.
-        factor = np.exp(spread * self.jitter.standard_normal(self.program.ranks) - spread**2 / 2)
+        if self.gpu or self.step not in self.noise_of_step:
+            self.noise_of_step[self.step] = self.jitter.standard_normal(self.program.ranks)
+        noise = self.noise_of_step[self.step]
+        factor = np.exp(spread * noise - spread**2 / 2)
         return np.rint(work_ns * factor).astype(np.int64)
 
 
