@@ -6,8 +6,11 @@ where it must have been exact; every other number is converted from its digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +19,10 @@ from analyzer.intervals import Int64
 _EXACT_TO_NS = 2.0**43  # below it two floats are less than a thousandth apart, so three decimals survive
 _EXACT_INTEGERS = 2.0**53
 _MAX_DIGITS = 18  # more could overflow int64; the slow path tells
-_LIMIT = Decimal(2**62)
+_LARGEST = 2**62
+
+
+Buffer: TypeAlias = bytes | msgspec.Raw
 
 
 class NotExact(Exception):
@@ -39,11 +45,11 @@ def floats_to_ns(microseconds: NDArray[np.float64]) -> tuple[Int64, NDArray[np.b
     return whole.astype(np.int64) * 1000 + np.rint(fraction * 1000).astype(np.int64), valid
 
 
-def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
+def scaled_integers(texts: Sequence[Buffer], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
     """Values of JSON numbers (or numbers in JSON strings) times 10**scale_digits, rounded half to even.
 
     Args:
-        texts: the raw bytes of each value, such as b'12', b'12.345', b'1.2e3' or b'"12.345"'.
+        texts: the bytes of each value, such as b'12', b'12.345', b'1.2e3' or b'"12.345"'.
         scale_digits: 3 turns µs into ns.
 
     Returns:
@@ -51,38 +57,40 @@ def scaled_integers(texts: list[bytes], scale_digits: int) -> tuple[Int64, NDArr
     """
     if not texts:
         return np.empty(0, np.int64), np.empty(0, bool)
-    packed = np.array(texts, dtype=np.bytes_)
-    digits = packed.view(np.uint8).reshape(len(texts), packed.dtype.itemsize)
-    if (alike := _numbers_alike(digits, scale_digits)) is not None:
+    if (alike := _numbers_alike(texts, scale_digits)) is not None:
         return alike, np.ones(len(texts), bool)
-    values, plain = _plain_numbers(digits, scale_digits)
+    packed = np.array([bytes(text) for text in texts], dtype=np.bytes_)
+    values, plain = _plain_numbers(packed.view(np.uint8).reshape(len(texts), packed.dtype.itemsize), scale_digits)
     valid = plain.copy()
-    for i in np.flatnonzero(~plain):
-        exact = _any_number(texts[i], scale_digits)
+    for i in np.flatnonzero(~plain).tolist():
+        exact = _any_number(bytes(texts[i]), scale_digits)
         if exact is not None:
             values[i], valid[i] = exact, True
     return values, valid
 
 
-def _numbers_alike(text: NDArray[np.uint8], scale_digits: int) -> Int64 | None:
+def _numbers_alike(texts: Sequence[Buffer], scale_digits: int) -> Int64 | None:
     """Values if all are as long, with the point in the same place and at most `scale_digits` behind it; else None."""
-    width = text.shape[1]
-    dots = np.flatnonzero(text[0] == ord("."))
-    fraction_digits = width - 1 - dots[0] if len(dots) else 0
-    digit_columns = np.delete(np.arange(width), dots)
-    places = len(digit_columns) + scale_digits - fraction_digits
-    if len(digit_columns) == 0 or len(dots) > 1 or fraction_digits > scale_digits or places > _MAX_DIGITS + 1:
+    width = len(bytes(texts[0]))
+    joined = b",".join(texts)
+    if len(joined) != len(texts) * (width + 1) - 1:
         return None
-    digits = text[:, digit_columns] - np.uint8(ord("0"))  # wraps around for anything below
-    if (digits > 9).any() or (places > _MAX_DIGITS and (digits[:, 0] == 9).any()):
+    columns = np.ascontiguousarray(np.frombuffer(joined + b",", np.uint8).reshape(len(texts), width + 1).T)
+    dots = np.flatnonzero(columns[:width, 0] == ord("."))
+    fraction_digits = width - 1 - int(dots[0]) if len(dots) else 0
+    places = width - len(dots) + scale_digits - fraction_digits
+    if width == len(dots) or len(dots) > 1 or fraction_digits > scale_digits or places > _MAX_DIGITS + 1:
         return None
-    if len(dots) and (text[:, dots[0]] != ord(".")).any():
+    digits = np.delete(columns[:width], dots, axis=0) - np.uint8(ord("0"))  # wraps around for anything below
+    if (digits > 9).any() or (columns[width] != ord(",")).any() or (columns[dots] != ord(".")).any():
         return None
-    high, low = digits[:, :-9].astype(np.float64), digits[:, -9:].astype(np.float64)
-    whole = (high @ 10.0 ** np.arange(high.shape[1])[::-1]).astype(np.int64) * 10**9
-    return (whole + (low @ 10.0 ** np.arange(low.shape[1])[::-1]).astype(np.int64)) * 10 ** (
-        scale_digits - fraction_digits
-    )
+    value = np.zeros(len(texts), np.int64)  # by Horner; a matrix product would wake the threads of BLAS
+    for digit in digits:
+        value *= 10
+        value += digit
+    if value.min() < 0 or value.max() > _LARGEST // 10 ** (scale_digits - fraction_digits):
+        return None
+    return value * 10 ** (scale_digits - fraction_digits)
 
 
 def _plain_numbers(text: NDArray[np.uint8], scale_digits: int) -> tuple[Int64, NDArray[np.bool_]]:
@@ -114,6 +122,6 @@ def _any_number(text: bytes, scale_digits: int) -> int | None:
         number = Decimal(text.decode("ascii").strip(' "')).scaleb(scale_digits)
     except (InvalidOperation, UnicodeDecodeError):
         return None
-    if not number.is_finite() or abs(number) > _LIMIT:
+    if not number.is_finite() or abs(number) > _LARGEST:
         return None
     return int(number.to_integral_value(ROUND_HALF_EVEN))

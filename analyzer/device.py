@@ -68,15 +68,14 @@ def build_timeline(events: Events, info: TraceInfo, groups: dict[str, Group]) ->
 
 def _classify(events: Events, device: Rows) -> tuple[NDArray[np.uint8], NDArray[np.object_]]:
     """Lane and collective name of each device row, looked up once per distinct category and name."""
-    key = events.category[device].astype(np.int64) * (len(events.names) + 1) + events.name_id[device]
-    distinct, index = np.unique(key, return_inverse=True)
-    classes = [
-        lanes.device_class(events.categories[k // (len(events.names) + 1)], events.names[k % (len(events.names) + 1)])
-        for k in distinct.tolist()
-    ]
-    lane = np.array([c.lane for c in classes], np.uint8)
-    op = np.array([c.op for c in classes], object)
-    return lane[index], op[index]
+    names = len(events.names) + 1
+    key = events.category[device].astype(np.int64) * names + events.name_id[device]
+    occurs = np.zeros(len(events.categories) * names, bool)
+    occurs[key] = True
+    lane, op = np.zeros(len(occurs), np.uint8), np.full(len(occurs), "", object)
+    for k in np.flatnonzero(occurs).tolist():
+        lane[k], op[k] = lanes.device_class(events.categories[k // names], events.names[k % names])
+    return lane[key], op[key]
 
 
 def _launches(events: Events, device: Rows) -> Int64:

@@ -18,7 +18,7 @@ from isal import isal_zlib
 
 from analyzer.errors import AnalyzerError
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18  # with what is decoded from it, it fits the cache of a core
 _PACKED_BYTES = 1 << 17
 _GZIP = 31  # zlib's code for a gzip stream
 MAX_JSON_BYTES = 8 << 30

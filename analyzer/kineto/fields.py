@@ -1,14 +1,22 @@
 """What is decoded of an event: exactly the fields the analyzer uses, under Kineto's names.
 
-An event's arguments are skipped at first (`Raw`) and decoded, many at once, only for events whose arguments matter.
+Which they are depends on the event's category, so there is a type for each, and events of a category that is not used
+are skipped whole. What these types cannot hold (an event without a category, a field of another type) is decoded as
+the plain types below, whose arguments stay `Raw` until it is known that they matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from math import nan
+from operator import or_
+from types import GenericAlias
 from typing import Any
 
 import msgspec
+
+from analyzer import lanes
 
 NO_ARGS = msgspec.Raw(b"{}")
 _ABSENT = msgspec.Raw(b"")
@@ -77,6 +85,41 @@ class OpArgs(msgspec.Struct, gc=False):
     """Arguments of a dispatcher op."""
 
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_ABSENT)
+
+
+class CategoryEvent(msgspec.Struct, gc=False):
+    """An element of `traceEvents` with the fields of `Event` that its category uses, `args` decoded."""
+
+
+_ARGUMENTS = (
+    (lanes.DEVICE_CATEGORIES, DeviceArgs),
+    (lanes.LAUNCH_CATEGORIES, LaunchArgs),
+    (lanes.OP_CATEGORIES, OpArgs),
+)
+
+
+def decoder_by_category(
+    categories: Iterable[str], used: frozenset[str], epoch: bool
+) -> Callable[[bytes | memoryview], Sequence[Any]]:
+    """Decoder of a JSON array of events of these categories; each has the fields of `Event` that its category uses.
+
+    Args:
+        used: of events of other categories nothing is kept but their number.
+        epoch: timestamps stay as they are written, as in `EpochEvent`.
+    """
+    types = [_type_of(category, category in used, epoch) for category in categories]
+    return msgspec.json.Decoder(GenericAlias(list, (reduce(or_, types),))).decode
+
+
+def _type_of(category: str, used: bool, epoch: bool) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = []
+    if used:
+        at = ("ts", msgspec.Raw, _ABSENT) if epoch else ("ts", float, nan)
+        fields = [("name", str, ""), ("tid", Any, None), at, ("dur", float, nan)]
+        fields += [("args", args, msgspec.field(default_factory=args)) for of, args in _ARGUMENTS if category in of]
+    return msgspec.defstruct(
+        category, fields, bases=(CategoryEvent,), tag_field="cat", tag=category, gc=False, namespace={"cat": category}
+    )
 
 
 def text(value: object) -> str:

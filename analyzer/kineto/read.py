@@ -7,15 +7,16 @@ So the decoder itself proves each cut right, and nothing has to scan the text ch
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from analyzer import lanes
 from analyzer.decimals import NotExact
 from analyzer.errors import AnalyzerError
 from analyzer.files import Chunks
-from analyzer.kineto.fields import AnyEvent, EpochEvent, Event
+from analyzer.kineto.decode import EventDecoder
 from analyzer.kineto.salvage import DECODE_ERRORS, Damage, clean, salvage
 from analyzer.kineto.table import Events, EventTable
 
@@ -33,8 +34,10 @@ _TAIL_BYTES = 64
 _NOT_FOR_FLOATS = re.compile(rb'"ts"\s*:\s*(?:"|[89]\d{12}\.|\d{14,}\.|\d{17})')
 _SNIFF_BYTES = 1 << 14
 
-_Decoded = Sequence[Event] | Sequence[EpochEvent] | Sequence[AnyEvent]
-_Piece = tuple[bytes | memoryview, _Decoded]
+_LAST_EVENT = b'"Record Window End"'  # Kineto writes it after all others,
+_LAST_BYTES = 1 << 12  # but for a few that it does not measure
+
+_Piece = tuple[bytes | memoryview, Sequence[Any]]
 
 
 def read_events(chunks: Chunks | Iterable[bytes], path: str, with_ops: bool | None = None) -> Events:
@@ -51,18 +54,24 @@ def read_events(chunks: Chunks | Iterable[bytes], path: str, with_ops: bool | No
     reader = _Reader(path)
     try:
         rest = reader.read_header(iter_chunks := iter(chunks))
-        table = EventTable(path, with_ops=not _has_device(reader.metadata) if with_ops is None else with_ops)
-        for array, events in reader.pieces(rest, iter_chunks):
+        used = lanes.DEVICE_CATEGORIES | lanes.HOST_CATEGORIES
+        if not with_ops and (with_ops is not None or _has_device(reader.metadata)):
+            used -= lanes.OP_CATEGORIES
+        table = EventTable(path, used)
+        decoder = EventDecoder(used)
+        for array, events in reader.pieces(rest, iter_chunks, decoder):
             try:
                 table.add(events)
             except NotExact:
-                table.add(reader.decode_digits(array))
+                decoder.keep_digits()
+                table.add(decoder.decode_any(array) or [])
+            del array, events  # so that the next piece gets the same memory, which is in the cache
     except _NoEvents as nothing:
         damage = getattr(chunks, "damage", None)
         why = f"damaged ({damage}); copy it again" if damage else str(nothing)
         raise AnalyzerError(f"{path}: {why}") from nothing
     damage = getattr(chunks, "damage", None)
-    if not reader.whole and not table.complete:
+    if not reader.whole and not reader.saw_last_event:
         reason = damage or "the list of events does not end"
         raise AnalyzerError(f"{path}: cut short after {table.seen} events ({reason}); copy or export it again")
     warnings = list(reader.warnings)
@@ -101,55 +110,55 @@ class _Reader:
         self.warnings: list[str] = []
         self.damage = Damage()
         self.whole = False  # the end of the event array was seen
-        self._decode_usual: Callable[[bytes | memoryview], _Decoded] = msgspec.json.Decoder(list[Event]).decode
-        self._decode_epoch = msgspec.json.Decoder(list[EpochEvent]).decode
-        self._decode_any = msgspec.json.Decoder(list[AnyEvent]).decode
+        self._tail = b""  # of the text that was there
+
+    @property
+    def saw_last_event(self) -> bool:
+        return _LAST_EVENT in self._tail
 
     def read_header(self, chunks: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what follows the opening bracket of the event array."""
-        buffer = b""
+        buffer = bytearray()
         for chunk in chunks:
             search_from = max(0, len(buffer) - _ARRAY_BYTES)
-            buffer = (buffer + chunk).removeprefix(b"\xef\xbb\xbf")
-            start = buffer[:_ARRAY_BYTES].lstrip()
+            buffer += chunk
+            start = bytes(buffer[:_ARRAY_BYTES]).removeprefix(b"\xef\xbb\xbf").lstrip()
             if start[:1] == b"[":
-                return buffer.lstrip()[1:]
+                return bytes(buffer[buffer.index(b"[") + 1 :])
             if start and start[:1] != b"{":
                 raise AnalyzerError(f"{self.path}: not JSON; give a trace exported by the PyTorch profiler")
             if match := _ARRAY.search(buffer, search_from):
-                self._remember(buffer[: match.start()].rstrip().rstrip(b",") + b"}")
-                return buffer[match.end() :]
+                before = bytes(buffer[: match.start()]).removeprefix(b"\xef\xbb\xbf")
+                self._remember(before.rstrip().rstrip(b",") + b"}")
+                return bytes(buffer[match.end() :])
             if len(buffer) > _MAX_HEADER_BYTES:
                 break
         if not buffer.strip():
             raise _NoEvents("empty; export the trace again")
         raise _NoEvents('no "traceEvents" in it; give a trace exported by the PyTorch profiler')
 
-    def pieces(self, rest: bytes, chunks: Iterator[bytes]) -> Iterator[_Piece]:
+    def pieces(self, rest: bytes, chunks: Iterator[bytes], decoder: EventDecoder) -> Iterator[_Piece]:
         """Pieces of whole events: `rest` of the header's text first, then the chunks."""
         if _NOT_FOR_FLOATS.search(rest, 0, _SNIFF_BYTES):
-            self._decode_usual = self._decode_epoch
-        text = _Text(rest)
+            decoder.keep_digits()
+        text, self._tail = _Text(rest), rest[-_LAST_BYTES:]
         for chunk in chunks:
             text.append(chunk)
-            piece = self._next_piece(text)
+            self._tail = (self._tail + chunk[-_LAST_BYTES:])[-_LAST_BYTES:]
+            piece = self._next_piece(text, decoder)
             if piece is not None:
                 yield piece
+                del piece
             if len(text) > _MAX_EVENT_BYTES:
                 raise AnalyzerError(f"{self.path}: one event is longer than {_MAX_EVENT_BYTES >> 20} MiB; not a trace")
-        yield self._last_piece(text.take(len(text)))
+        yield self._last_piece(text.take(len(text)), decoder)
 
-    def decode_digits(self, array: bytes | memoryview) -> Sequence[AnyEvent]:
-        """Decode a piece again, with times as text; timestamps of those that follow too."""
-        self._decode_usual = self._decode_epoch
-        return self._decode_any(array)
-
-    def _next_piece(self, text: _Text) -> _Piece | None:
+    def _next_piece(self, text: _Text, decoder: EventDecoder) -> _Piece | None:
         """As many whole events as the text holds; they are taken from it."""
         cuts = _cuts(text.view())
         for cut in cuts:
             array = text.array_up_to(cut)
-            events = self._decode(array)
+            events = decoder.decode(array)
             if events is not None:
                 text.drop(cut)
                 return array, events
@@ -158,22 +167,10 @@ class _Reader:
             return None
         return b"", salvage(text.take(cuts[0])[:-1], self.damage)
 
-    def _decode(self, array: bytes | memoryview) -> _Decoded | None:
-        try:
-            return self._decode_usual(array)
-        except msgspec.ValidationError:
-            pass  # valid JSON, but some field is of another type
-        except DECODE_ERRORS:
-            return None
-        try:
-            return self._decode_any(array)
-        except DECODE_ERRORS:
-            return None
-
-    def _last_piece(self, text: bytes) -> _Piece:
+    def _last_piece(self, text: bytes, decoder: EventDecoder) -> _Piece:
         for end in _array_ends(text):
             array = b"[" + text[: end + 1]
-            events = self._decode(array)
+            events = decoder.decode(array)
             if events is not None:
                 self._ended(text[end + 1 :])
                 return array, events

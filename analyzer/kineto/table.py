@@ -17,10 +17,8 @@ from analyzer import lanes
 from analyzer.decimals import floats_to_ns, scaled_integers
 from analyzer.intervals import Int64
 from analyzer.kineto.fields import (
-    AnyEvent,
+    CategoryEvent,
     DeviceArgs,
-    EpochEvent,
-    Event,
     LaunchArgs,
     OpArgs,
     integer,
@@ -31,10 +29,8 @@ from analyzer.kineto.fields import (
 _LONGEST_EVENT_NS = 24 * 3600 * 10**9  # no step lasts a day; counters that wrapped around do
 _FARTHEST_NS = 3600 * 10**9  # from the middle of a trace; no trace lasts two hours
 _DIGITS_OF_NS = 18  # today in ns has 19 digits before the point, in µs 16
-_TAIL_EVENTS = 16
 _SAMPLE = 100
 _LIMIT_NS = 1 << 62
-_LAST_EVENT = "Record Window End"  # Kineto writes it after all others
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 Mask = NDArray[np.bool_]
@@ -112,33 +108,39 @@ class _Interned(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, keys), np.int32, count)
 
 
+class _UsedTypes(dict[type[CategoryEvent], bool]):
+    """Whether the events of a type are of a category that is used; by type, because there are so many of each."""
+
+    def __init__(self, used: frozenset[str]) -> None:
+        super().__init__()
+        self._used = used
+
+    def __missing__(self, key: Any) -> bool:
+        self[key] = key.cat in self._used
+        return self[key]
+
+
 class EventTable:
-    """Grows columns from pieces of events.
+    """Grows columns from pieces of events, of the categories `used`. `seen` counts the events so far, used or not."""
 
-    `seen` counts the events so far, used or not; `complete` turns true with the one that Kineto writes last.
-    """
-
-    def __init__(self, path: str, with_ops: bool) -> None:
+    def __init__(self, path: str, used: frozenset[str]) -> None:
         self.path = path
         self.seen = 0
-        self.complete = False
-        self._used = lanes.DEVICE_CATEGORIES | lanes.HOST_CATEGORIES
-        if not with_ops:
-            self._used -= lanes.OP_CATEGORIES
+        self._used = used
+        self._is_used = _UsedTypes(used)
         self._scale_digits: int | None = None
         self._blocks: list[dict[str, np.ndarray]] = []
         self._categories, self._names, self._threads = _Interned(), _Interned(), _Interned()
         self._shapes, self._collectives = _Interned(), _Interned()
         self._dropped: dict[str, int] = {}
 
-    def add(self, events: Sequence[Event] | Sequence[EpochEvent] | Sequence[AnyEvent]) -> None:
+    def add(self, events: Sequence[Any]) -> None:
         """Add the events of a piece.
 
         Raises:
             NotExact: a time does not fit a float; nothing was added. Decode the piece as AnyEvent.
         """
-        used = self._used
-        kept: list[Any] = [event for event in events if event.cat in used]
+        kept = self._chosen(events)
         if kept:
             category = self._categories.numbers(map(attrgetter("cat"), kept), len(kept))
             start, duration, valid = self._times(kept)
@@ -163,19 +165,24 @@ class EventTable:
                 }
             )
         self.seen += len(events)
-        self.complete = self.complete or any(event.name == _LAST_EVENT for event in events[-_TAIL_EVENTS:])
+
+    def _chosen(self, events: Sequence[Any]) -> list[Any]:
+        """The events of a category that is used."""
+        if events and isinstance(events[0], CategoryEvent):
+            return list(compress(events, map(self._is_used.__getitem__, map(type, events))))
+        return [event for event in events if event.cat in self._used]
 
     def _times(self, events: list[Any]) -> tuple[Int64, Int64, Mask]:
-        if isinstance(events[0], Event):
+        if isinstance(events[0].ts, float):
             start, start_valid = floats_to_ns(np.fromiter(map(attrgetter("ts"), events), np.float64, len(events)))
         else:
-            starts = [bytes(event.ts) for event in events]
+            starts = list(map(attrgetter("ts"), events))
             if self._scale_digits is None:
-                digits = sorted(len(start.strip(b' "').partition(b".")[0]) for start in starts[:_SAMPLE])
+                digits = sorted(len(bytes(start).strip(b' "').partition(b".")[0]) for start in starts[:_SAMPLE])
                 self._scale_digits = 0 if digits[len(digits) // 2] >= _DIGITS_OF_NS else 3
             start, start_valid = scaled_integers(starts, self._scale_digits)
-        if isinstance(events[0], AnyEvent):
-            durations = [bytes(event.dur) for event in events]
+        if not isinstance(events[0].dur, float):
+            durations = list(map(attrgetter("dur"), events))
             duration, valid = scaled_integers(durations, 3 if self._scale_digits is None else self._scale_digits)
         else:
             duration, valid = floats_to_ns(np.fromiter(map(attrgetter("dur"), events), np.float64, len(events)))
@@ -196,17 +203,20 @@ class EventTable:
         on_device = _table(self._categories, lanes.DEVICE_CATEGORIES)[category]
         if on_device.any():
             arguments = _decode(_device_args, compress(events, on_device.tolist()))
-            for name in ("stream", "device", "correlation", "bytes"):
-                columns[name][on_device] = _integers(map(attrgetter(name), arguments), _DTYPES[name])
-            grids = [bytes(a.grid) + bytes(a.block) for a in arguments]
-            columns["shape"][on_device] = [self._shapes[grid] if grid else -1 for grid in grids]
-            columns["collective"][on_device] = [
-                -1 if a.collective is None else self._collectives[_collective(a)] for a in arguments
-            ]
+            found = {  # written out, because so each is looked up once
+                "stream": _integers([a.stream for a in arguments], np.int32),
+                "device": _integers([a.device for a in arguments], np.int16),
+                "correlation": _integers([a.correlation for a in arguments], np.int64),
+                "bytes": _integers([a.bytes for a in arguments], np.int64),
+                "shape": [self._shapes[grid] if (grid := b"".join((a.grid, a.block))) else -1 for a in arguments],
+                "collective": [-1 if a.collective is None else self._collectives[_collective(a)] for a in arguments],
+            }
+            for name, values in found.items():
+                columns[name][on_device] = values
         launching = _table(self._categories, lanes.LAUNCH_CATEGORIES)[category]
         if launching.any():
             calls = _decode(_launch_args, compress(events, launching.tolist()))
-            columns["correlation"][launching] = _integers(map(attrgetter("correlation"), calls), np.int64)
+            columns["correlation"][launching] = _integers([call.correlation for call in calls], np.int64)
         is_op = _table(self._categories, lanes.OP_CATEGORIES)[category]
         if is_op.any():
             ops = _decode(_op_args, compress(events, is_op.tolist()))
@@ -228,7 +238,7 @@ class EventTable:
             for name, dtype in _DTYPES.items()
         }
         start = columns["start_ns"]
-        if len(start):
+        if len(start) and np.ptp(start) > _FARTHEST_NS:
             far = np.abs(start - np.median(start).astype(np.int64)) > _FARTHEST_NS
             good = self._keep({"more than an hour away from the others": far})
             columns = columns if good.all() else {name: column[good] for name, column in columns.items()}
@@ -256,8 +266,10 @@ _op_args = msgspec.json.Decoder(list[OpArgs])
 
 
 def _decode(decoder: msgspec.json.Decoder[list[_Struct]], events: Iterable[Any]) -> list[_Struct]:
-    """The arguments of each event; of one whose arguments are no object, none."""
+    """The arguments of each event, decoded now unless they are already; of one whose arguments are no object, none."""
     raw = list(map(attrgetter("args"), events))
+    if not isinstance(raw[0], msgspec.Raw):
+        return raw
     try:
         return decoder.decode(b"[" + b",".join(raw) + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -290,9 +302,8 @@ def _table(keys: Iterable[Any], wanted: set[str] | frozenset[str]) -> Mask:
     return np.array([key in wanted for key in keys] or [False], bool)
 
 
-def _integers(found: Iterable[Any], dtype: Any) -> np.ndarray:
+def _integers(values: list[Any], dtype: Any) -> np.ndarray:
     """Integers, -1 where a value is absent, no integer, or too large."""
-    values = list(found)
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         plain = np.array([-1 if value is None else value for value in values] if None in values else values, dtype)
         if plain.ndim == 1:

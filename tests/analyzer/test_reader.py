@@ -182,3 +182,28 @@ def test_kineto_traces_of_the_chrome_array_format_are_read(tmp_path: Path) -> No
     file.write_text(json.dumps(json.loads(text.text())["traceEvents"]))
     assert len(read_trace(file)) == 2
     assert MAIN
+
+
+def events_of(text: TraceText, chunk: int) -> list[tuple[str, int, int, int, int]]:
+    content = text.text().encode()
+    events = read_events([content[i : i + chunk] for i in range(0, len(content), chunk)], "t.json")
+    assert not events.warnings
+    names = [events.names[i] for i in events.name_id]
+    columns = (events.start_ns, events.end_ns, events.correlation, events.shape)
+    return list(zip(names, *(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("chunk", [500, 10**6])
+def test_events_of_any_other_category_or_of_none_change_nothing(chunk: int) -> None:
+    plain, mixed = TraceText(), TraceText()
+    for i in range(150):
+        at = NOW + i * 10_000
+        for text in (plain, mixed):
+            text.kernel(f"kernel {i % 7}", at, at + 5_000, args={"grid": [i % 3, 1, 1], "block": [64, 1, 1]})
+        mixed.event(f"invention {i}", "kernel 0", at, at + 5_000, MAIN, correlation=i)  # too many to be learned
+        mixed.events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": "worker"}})
+        mixed.events.append({"ph": "C", "cat": "counter", "name": 5, "ts": "now", "args": [i]})
+    expected = [row for row in events_of(plain, chunk) if row[0].startswith("kernel")]
+    assert [row for row in events_of(mixed, chunk) if row[0].startswith("kernel")] == expected
+    assert len(expected) == 150
+    assert len({row[4] for row in expected}) == 3
