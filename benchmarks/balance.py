@@ -18,7 +18,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
+from analyzer import read_trace
+from analyzer.lanes import Lane
 from analyzer.rundir import RunDirectory, list_runs
+from analyzer.timeline import Flag
 
 BASELINE, AGAIN = "baseline", "baseline-aa"
 
@@ -28,11 +31,13 @@ BASELINE, AGAIN = "baseline", "baseline-aa"
 @click.option("--ranks", default=2, show_default=True)
 @click.option("--blocks", default=8, show_default=True)
 @click.option("--policies", default="rounds,zigzag", show_default=True)
-def main(preset: str, ranks: int, blocks: int, policies: str) -> None:
+@click.option("--profiled-steps", default=6, show_default=True, help="Per block and arm; stragglers are counted there.")
+def main(preset: str, ranks: int, blocks: int, policies: str, profiled_steps: int) -> None:
     for policy in policies.split(","):
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-m", "freescale.bench.cli", "run", preset, "--out", out, "--json"]
             command += ["--ranks", str(ranks), "--blocks", str(blocks), "--policy", policy]
+            command += ["--profiled-steps", str(profiled_steps)]
             command += ["--arms", f"{BASELINE},balance,{AGAIN}"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)
             (run,) = list_runs(Path(out))
@@ -62,6 +67,27 @@ def report(run: RunDirectory) -> None:
     print(f"  of that, noise: {100 * repeat_error(steps):.1f} % is how far the same samples differ between two turns")
     moved = steps[steps["arm"] == "balance"][["moved_bytes", "batch_bytes"]].sum()
     print(f"  {100 * (1 - moved['moved_bytes'] / moved['batch_bytes']):.1f} % of the bytes stayed at home")
+    for arm in (BASELINE, "balance"):
+        waited, of_step = waited_for_data(run, arm)
+        print(f"  {arm:12} the training thread waits {waited:.3f} ms a step for the data lane, {of_step:.2f} % of it")
+
+
+def waited_for_data(run: RunDirectory, arm: str) -> tuple[float, float]:
+    """Medians over rank-steps, warm-up left out: ms in waits of the lane that lengths and samples travel on, and %."""
+    warmup, per_block = run.manifest["warmup_steps"], run.manifest["warmup_steps"] + run.manifest["profiled_steps"]
+    waited, share = [], []
+    for file in run.traces(arm):
+        timeline = read_trace(file)
+        data = [index for index, group in enumerate(timeline.groups) if group.name == "data"]
+        waits = timeline.in_lane(Lane.COMM) & (timeline.flags == Flag.WAIT) & np.isin(timeline.group, data)
+        length_ns = timeline.end_ns - timeline.start_ns
+        steps = timeline.steps
+        for number, start_ns, end_ns in zip(steps.number, steps.start_ns, steps.end_ns, strict=True):
+            if number % per_block >= warmup:
+                of_step = waits & (timeline.start_ns >= start_ns) & (timeline.start_ns < end_ns)
+                waited.append(length_ns[of_step].sum() / 1e6)
+                share.append(100 * length_ns[of_step].sum() / (end_ns - start_ns))
+    return float(np.median(waited)), float(np.median(share))
 
 
 def repeat_error(steps: pd.DataFrame) -> float:

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from freescale.balance.exchange import SampleExchange
 from freescale.bench.arms import parse_arm, parse_arms
+from freescale.bench.feed import Feed, Ready
 from freescale.bench.lanes import open_for
 from freescale.bench.trainer import Trainer
+from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.row_optimizer import RowOptimizer
+from freescale.overlap.schedule import Parts
 from workloads import registry
 from workloads.batch import select
+from workloads.losses import bce_sum
 
 TOLERANCE = 1e-10
 CPU = torch.device("cpu")
@@ -62,6 +67,57 @@ def test_balance_and_baseline_compute_the_same_gradients(run_ranks: Any, world_s
         moved += balance["row"]["moved_bytes"]
         assert baseline["row"]["moved_bytes"] == 0
     assert moved > 0  # otherwise the two arms were the same program
+
+
+def accumulated(rank: int, world_size: int) -> dict[str, dict[str, Any]]:
+    """The same over a window of three batches before one update, the last of which leaves rank 0 alone with samples."""
+    captured: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def capture(self: RowOptimizer, weight: Any, state: Any, rows: Any, gradient: Any, lr: Any) -> None:
+        captured.append((rows, gradient.clone()))
+
+    RowOptimizer.update_rows = capture  # type: ignore[method-assign, assignment]
+    workload = registry.build(replace(registry.preset("hstu-tiny"), samples_per_rank=6), seed=3)
+    trainer = Trainer(workload, open_for([], CPU), CPU, seed=3, dtype=torch.float64)
+    batches = [workload.batch(number, rank, world_size) for number in range(3)]
+    batches[-1] = select(batches[-1], range(6 if rank == 0 else 0))
+    data = trainer.lanes.reference["data"]
+    result: dict[str, dict[str, Any]] = {}
+    for name in ("baseline", "balance"):
+        captured.clear()
+        optimizer = torch.optim.SGD(trainer.dense.parameters(), lr=0.0)
+        schedule = BlockingSchedule(Parts(trainer.embedding, optimizer, trainer.lanes.reference, trainer.hooks))
+        exchange = SampleExchange(data, trainer.balancer.assign, 6) if name == "balance" else None
+        feed = Feed(batches, lambda lengths: 0.0, data, exchange, CPU, 1)
+        moved = 0
+        for number in range(3):
+            ready = feed.take()
+            moved += ready.moved_bytes
+
+            def loss_of(embedded: Any, ready: Ready = ready, feed: Feed = feed) -> torch.Tensor:
+                batch = ready.batch
+                loss = bce_sum(trainer.dense(embedded, batch), batch.labels, batch.weights)
+                feed.advance()
+                return loss * (world_size / ready.weight_sum)
+
+            schedule.step(ready.ids, None, loss_of, update=number == 2)
+        (embedding,) = captured
+        dense = [parameter.grad.clone() for parameter in trainer.dense.parameters()]
+        result[name] = {"dense": dense, "rows": embedding[0], "embedding": embedding[1], "moved": moved}
+    return result
+
+
+@pytest.mark.multiprocess
+def test_balance_and_baseline_accumulate_the_same_gradients(run_ranks: Any) -> None:
+    ranks = run_ranks(accumulated, 2)
+    for arms in ranks:
+        baseline, balance = arms["baseline"], arms["balance"]
+        assert torch.equal(balance["rows"], baseline["rows"])
+        assert float(baseline["embedding"].abs().max()) > 1e-6
+        torch.testing.assert_close(balance["embedding"], baseline["embedding"], rtol=0, atol=TOLERANCE)
+        for with_balance, without in zip(balance["dense"], baseline["dense"], strict=True):
+            torch.testing.assert_close(with_balance, without, rtol=0, atol=TOLERANCE)
+    assert sum(arms["balance"]["moved"] for arms in ranks) > 0 == sum(arms["baseline"]["moved"] for arms in ranks)
 
 
 def bounds(rank: int, world_size: int) -> list[dict[str, float]]:
