@@ -293,6 +293,9 @@ def _step_rows(
             "moved_bytes": each([share.moved_out for share in taken]).astype(np.int64),
             "batch_bytes": each([share.home_bytes for share in taken]).astype(np.int64),
             "collision_rate": each([rows.collision_rate for rows in row_counts[:steps]]),
+            "travelling_collision_rate": each(
+                [rows.late_asked.sum() / rows.asked.sum() for rows in row_counts[:steps]]
+            ),
             "start_unix_ns": each([times.start[number] for number in written.first]).astype(np.int64),
         }
     )

@@ -17,7 +17,7 @@ from workloads.config import WorkloadConfig
 
 MEASURES = (
     "step_ms", "compute_ms", "straggler_ms", "straggler_pct", "exposed_comm_ms", "exposed_total_ms",
-    "exposed_embedding_ms", "host_ms", "bubble_pct", "samples_per_s",
+    "exposed_embedding_ms", "host_ms", "bubble_pct", "samples_per_s", "travelling_collision_pct",
 )  # fmt: skip
 _EMBEDDING_LANES = ("ids", "bulk", "urgent")
 
@@ -66,7 +66,11 @@ def sweep(base: Simulation, points: Sequence[Point], progress: Callable[[int], N
 
 
 def measures(result: Result, arm: str) -> dict[str, float]:
-    """`MEASURES` of one arm, means over ranks and timed steps; step_ms is the median of the slowest rank's."""
+    """`MEASURES` of one arm, means over ranks and timed steps; step_ms is the median of the slowest rank's.
+
+    travelling_collision_pct: collision rows among the rows that travel. A popular row travels to every rank that wants
+    it, so these are more than the collision rows among the distinct rows of a batch, which `collision_rate` is about.
+    """
     bubbles, collectives = result.tables[arm].bubbles, result.tables[arm].collectives
     rows = result.steps[(result.steps["arm"] == arm) & ~result.steps["warmup"]]
     steps = rows.groupby(["block", "step"]).agg(step_ms=("step_ms", "max"), samples=("samples", "sum"))
@@ -85,6 +89,7 @@ def measures(result: Result, arm: str) -> dict[str, float]:
         "host_ms": float(mean["host_ns"]),
         "bubble_pct": float(((window - bubbles["compute_ns"]) / window).mean() * 100),
         "samples_per_s": float(steps["samples"].sum() * 1e3 / steps["step_ms"].sum()),
+        "travelling_collision_pct": float(rows["travelling_collision_rate"].mean() * 100),
     }
 
 

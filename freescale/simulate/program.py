@@ -277,39 +277,50 @@ class _Prioritized:
         self.job, self.feed = job, feed
         self.exclusive: Exchange | None = None
         self.collision: Exchange | None = None
-        self.deferred: Exchange | None = None
 
     def step(self, step: int) -> None:
         job, writer, work = self.job, self.job.writer, self.job.work(step)
         now, after = job.rows[step], job.rows[step + 1]
-        self._rows_for(step)
-        writer.piece("embed", {**work, **job.some_rows(now.asked)})
+        if step == 0:
+            self._fetch_all()
         prepare = Chain(writer, self._prepare(step))
+        if step > 0:
+            self._wait_for_rows(step)
+        writer.piece("embed", {**work, **job.some_rows(now.asked)})
+        if step > 0:
+            prepare.require(-1, self._send_deferred(step - 1))
         job.compute(step, prepare.advance, self.feed.after_forward)
         self.exclusive = prepare.finish()
 
         writer.piece("part", {"rows": 0.0, "row_bytes": job.row_bytes(now.asked)})
         writer.piece("give", job.some_rows(now.urgent_asked))
         first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
-        writer.piece("give", job.some_rows(now.asked - now.urgent_asked))
-        self.deferred = job.rows_exchange("bulk", now.asked - now.urgent_asked, now.served - now.urgent_served)
         writer.piece("dense_update", work)  # hides the urgent exchange
         writer.wait(first)
         writer.piece("update", job.some_rows(now.urgent_served))
         writer.piece("read", job.some_rows(after.late_served))
         self.collision = job.rows_exchange("urgent", after.late_served, after.late_asked)
 
-    def _rows_for(self, step: int) -> None:
-        job, writer, rows = self.job, self.job.writer, self.job.rows[step]
-        if self.exclusive is None:
-            Chain(writer, [*job.distribute(step), job.look_up(step)]).finish()
-            writer.piece("read", job.some_rows(rows.served))
-            writer.wait(job.rows_exchange("bulk", rows.served, rows.asked))
-            return
-        writer.wait(self.exclusive)
-        if self.collision is not None:
-            writer.wait(self.collision)
-        writer.piece("merge", job.some_rows(rows.asked))
+    def _fetch_all(self) -> None:
+        """Rows of the first batch, for which nothing was prepared."""
+        job, writer, rows = self.job, self.job.writer, self.job.rows[0]
+        Chain(writer, [*job.distribute(0), job.look_up(0)]).finish()
+        writer.piece("read", job.some_rows(rows.served))
+        writer.wait(job.rows_exchange("bulk", rows.served, rows.asked))
+
+    def _wait_for_rows(self, step: int) -> None:
+        writer = self.job.writer
+        for fetched in (self.exclusive, self.collision):
+            if fetched is not None:
+                writer.wait(fetched)
+        writer.piece("merge", self.job.some_rows(self.job.rows[step].asked))
+
+    def _send_deferred(self, step: int) -> Exchange:
+        """The step's gradients of exclusive rows, once the next step's rows have come."""
+        job, rows = self.job, self.job.rows[step]
+        asked, served = rows.asked - rows.urgent_asked, rows.served - rows.urgent_served
+        job.writer.piece("give", job.some_rows(asked))
+        return job.rows_exchange("bulk", asked, served)
 
     def _prepare(self, step: int) -> list[Stage]:
         """IDs of the next batch, its split, what was deferred, and its exclusive rows on their way."""
@@ -328,7 +339,7 @@ class _Prioritized:
             told,
         )
         pieces: list[tuple[str, Amounts]] = []
-        if self.deferred is not None:
+        if step > 0:
             before = job.rows[step - 1]
             pieces.append(("update", job.some_rows(before.served - before.urgent_served)))
         exclusive_served, exclusive_asked = after.served - after.late_served, after.asked - after.late_asked
@@ -336,7 +347,7 @@ class _Prioritized:
         pieces += [("part", marks_told), ("read", job.some_rows(exclusive_served))]
         sent, received = (job.row_bytes(rows) * job.away for rows in (exclusive_served, exclusive_asked))
         rows = Stage(
-            () if self.deferred is None else (self.deferred.last,),
+            (),
             pieces,
             "bulk",
             "all_to_all",

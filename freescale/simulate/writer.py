@@ -8,7 +8,7 @@ what it has to read on the host does not wait for the compute.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,10 +186,15 @@ class Chain:
     """
 
     def __init__(self, writer: Writer, stages: Sequence[Stage]) -> None:
-        self._writer, self._stages = writer, stages
+        self._writer, self._stages = writer, list(stages)
         self._tries: list[int | None] = [None] * len(stages)
         self._exchanges: list[Exchange | None] = [None] * len(stages)
         self._try(0, waits=True)
+
+    def require(self, number: int, exchange: Exchange) -> None:
+        """A stage that has not been tried yet also needs this exchange to be over."""
+        stage = self._stages[number]
+        self._stages[number] = replace(stage, needs=(*stage.needs, exchange.last))
 
     def advance(self) -> None:
         """Go as far as possible without waiting."""
