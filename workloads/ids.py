@@ -61,11 +61,17 @@ class ZipfRows:
         Returns:
             int64[T], 0 <= id < rows.
         """
+        return self._scattered(self.popularity(step, tokens, total, usual))
+
+    def popularity(self, step: int, tokens: NDArray[np.int64], total: int, usual: int) -> NDArray[np.int64]:
+        """The same rows as `ids` by their place in the order of popularity, int64[T], 0 <= place < rows.
+
+        With a collision rate, the first `head(usual)` places are the rows that every usual batch uses.
+        """
         draws = hashing.uniform(hashing.key(self.seed, "draw", step), tokens)
         if self.collision_rate is None:
-            return self._scattered(zipf_rank(draws, self.rows, self.exponent))
-        full = max(1, min(round(self.unique_share * usual), int(self.rows / (2.0 - self.collision_rate))))
-        full_head = round(full * self.collision_rate)
+            return zipf_rank(draws, self.rows, self.exponent)
+        full, full_head = self._unique(usual, self.collision_rate), self.head(usual)
         unique = min(full, total)
         head = round(unique * self.collision_rate)
         # Every row once, then the rest by popularity; which token gets which is a permutation of the batch's places.
@@ -73,7 +79,16 @@ class ZipfRows:
         popularity = np.where(place < unique, place, zipf_rank(draws, unique, self.exponent))
         window = step * (full - full_head)
         tail = full_head + (window + popularity - head) % max(self.rows - full_head, 1)
-        return self._scattered(np.where(popularity < head, popularity, tail))
+        return np.where(popularity < head, popularity, tail)
+
+    def head(self, usual: int) -> int:
+        """How many rows every batch of `usual` tokens uses; 0 without a collision rate."""
+        if self.collision_rate is None:
+            return 0
+        return round(self._unique(usual, self.collision_rate) * self.collision_rate)
+
+    def _unique(self, usual: int, collision_rate: float) -> int:
+        return max(1, min(round(self.unique_share * usual), int(self.rows / (2.0 - collision_rate))))
 
     def _scattered(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Popularity order to row IDs, so that popular rows do not all live on the first rank."""

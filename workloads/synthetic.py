@@ -88,7 +88,7 @@ class SyntheticStream:
         arrival = _EPOCH_S + _ARRIVAL_S * sample
         history_time, session = self._times(step, token, history, arrival)
 
-        total, usual = int(length.sum()), round(share * world_size * self._tokens_per_sample)
+        total, usual = int(length.sum()), self.usual_tokens(world_size)
         items, candidate_items = (self.items.ids(step, places, total, usual) for places in (token, shown))
         taste = self._taste(sample)
         affinity = self._affinity(np.repeat(taste, history, axis=0), items)
@@ -134,6 +134,10 @@ class SyntheticStream:
             "requested_collision_rate": self.items.collision_rate,
             "unique_share": self.items.unique_share,
         }
+
+    def usual_tokens(self, world_size: int) -> int:
+        """Tokens of a global batch of usual length, the same in every step."""
+        return round(self.samples_per_rank * world_size * self._tokens_per_sample)
 
     def sample_lengths(self, first: int, samples: int) -> NDArray[np.int64]:
         """int64[samples, 2], history and candidate counts of the stream's samples from number `first` on."""

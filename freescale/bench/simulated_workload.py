@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -17,7 +17,6 @@ from freescale.simulate.batches import CostsOf, ModelShape, RowRates, Rows, Shar
 from workloads.batch import JaggedBatch
 from workloads.config import HISTORY_ONLY
 from workloads.hstu_attention import BLOCK
-from workloads.ids import ZipfRows
 from workloads.registry import Workload
 from workloads.synthetic import SyntheticStream
 
@@ -138,34 +137,23 @@ class SimulatedBatches:
         """Rates of the item table, measured on ranks with few, usual and many tokens; the other tables are small."""
         if self.rates is None:
             stream = cast(SyntheticStream, self.workload.stream)
+            if stream.items.collision_rate is None:
+                raise FreeScaleError(
+                    "simulate: a natural collision rate needs the real ID sets, which are too large here"
+                )
             tokens = share.tokens.astype(np.int64)
-            total, usual = int(tokens.sum()), round(stream.samples_per_rank * self.ranks * stream._tokens_per_sample)
+            total, usual = int(tokens.sum()), stream.usual_tokens(self.ranks)
             order = np.argsort(tokens)
             chosen = order[np.linspace(0, self.ranks - 1, min(_SAMPLED_RANKS, self.ranks)).astype(int)]
-            items = _ByPopularity(**{one.name: getattr(stream.items, one.name) for one in fields(ZipfRows)})
             step, counts, late = self._all.start + 1, [], []
             place = np.concatenate([[0], np.cumsum(tokens)])
             for rank in chosen.tolist():
-                distinct = np.unique(items.ids(step, np.arange(place[rank], place[rank + 1]), total, usual))
+                mine = np.arange(place[rank], place[rank + 1])
+                distinct = np.unique(stream.items.popularity(step, mine, total, usual))
                 counts.append((float(share.ids(self.shape)[rank]), float(distinct.size)))
-                late.append(float((distinct < items.head(usual)).mean()))
+                late.append(float((distinct < stream.items.head(usual)).mean()))
             ids_of, rows_of = np.array(counts).T
             power = 1.0 if np.ptp(ids_of) == 0 else float(np.polyfit(np.log(ids_of), np.log(rows_of), 1)[0])
             scale = float(np.exp(np.mean(np.log(rows_of) - power * np.log(ids_of))))
-            rate = stream.items.collision_rate
-            self.rates = RowRates(scale, power, float(np.mean(late)), float("nan") if rate is None else rate)
+            self.rates = RowRates(scale, power, float(np.mean(late)), stream.items.collision_rate)
         return self.rates
-
-
-class _ByPopularity(ZipfRows):
-    """The same rows under other names: those that every global batch uses are the first."""
-
-    def _scattered(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rank
-
-    def head(self, usual: int) -> int:
-        """How many rows every global batch uses."""
-        if self.collision_rate is None:
-            raise FreeScaleError("simulate: a natural collision rate needs the real ID sets, which are too large here")
-        full = max(1, min(round(self.unique_share * usual), int(self.rows / (2.0 - self.collision_rate))))
-        return round(full * self.collision_rate)

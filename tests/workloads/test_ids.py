@@ -119,3 +119,17 @@ def test_impossible_settings_are_refused(field: str, value: float, message: str)
     settings = {"rows": 10, "exponent": 1.0, "seed": 0, "collision_rate": 0.5, field: value}
     with pytest.raises(FreeScaleError, match=message):
         ZipfRows(**settings)  # type: ignore[arg-type]
+
+
+def test_rows_by_popularity_are_the_same_rows_and_the_head_is_in_every_usual_batch() -> None:
+    table, tokens = ZipfRows(rows=50_000, exponent=1.05, seed=3, collision_rate=0.2, unique_share=0.4), np.arange(4_000)
+    steps = [
+        (table.ids(step, tokens, tokens.size, tokens.size), table.popularity(step, tokens, tokens.size, tokens.size))
+        for step in range(3)
+    ]
+    id_of = dict(zip(np.concatenate([p for _, p in steps]), np.concatenate([i for i, _ in steps]), strict=True))
+    for ids, popularity in steps:
+        assert ids.tolist() == [id_of[place] for place in popularity]
+        assert set(range(table.head(tokens.size))) <= set(popularity)
+    assert len(set(id_of.values())) == len(id_of)
+    assert table.head(tokens.size) == round(0.2 * 0.4 * tokens.size)
