@@ -96,7 +96,8 @@ class Timeline:
     Times are integer nanoseconds of that rank's own clock. `stream` is the device stream of a device interval and the
     index of the thread of a host one. `step` is the profiler step that launched the interval. `op` indexes `ops` and
     `group` indexes `groups`, both only for the COMM lane; a collective is identified by (group, ordinal) where the
-    trace recorded it. `shape` tells apart calls of the same name with different grids or input shapes.
+    trace recorded it. `shape` tells apart calls of the same name with different grids or input shapes; it is the same
+    for the same ones on every rank.
     """
 
     start_ns: Int64

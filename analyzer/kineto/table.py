@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -56,7 +57,7 @@ class Events:
 
     `category`, `name_id` and `thread` index `categories`, `names` and `threads`. -1 stands for absent in the others:
     `stream`, `device`, `bytes` and `collective` (which indexes `collectives`) are of device intervals, `correlation`
-    also of launching calls; `shape` tells apart grids of kernels and input shapes of ops.
+    also of launching calls; `shape` tells apart grids of kernels and input shapes of ops, alike in all files.
     """
 
     start_ns: Int64
@@ -108,6 +109,14 @@ class _Interned(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, keys), np.int32, count)
 
 
+class _Fingerprints(dict[bytes, int]):
+    """Gives each text a number that is the same in every file, so that ranks can be compared."""
+
+    def __missing__(self, key: bytes) -> int:
+        self[key] = number = crc32(key) & 0x7FFFFFFF
+        return number
+
+
 class _UsedTypes(dict[type[CategoryEvent], bool]):
     """Whether the events of a type are of a category that is used; by type, because there are so many of each."""
 
@@ -131,7 +140,7 @@ class EventTable:
         self._scale_digits: int | None = None
         self._blocks: list[dict[str, np.ndarray]] = []
         self._categories, self._names, self._threads = _Interned(), _Interned(), _Interned()
-        self._shapes, self._collectives = _Interned(), _Interned()
+        self._shapes, self._collectives = _Fingerprints(), _Interned()
         self._dropped: dict[str, int] = {}
 
     def add(self, events: Sequence[Any]) -> None:

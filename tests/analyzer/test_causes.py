@@ -140,6 +140,7 @@ def test_scope_limits_what_is_shown_but_not_whom_a_rank_waits_for(tmp_path: Path
     assert part.bubbles.equals(wanted)
     assert part.blame_ns[0].sum() == wanted["straggler_ns"].sum()
     assert part.blame_ns[1:].sum() == 0
+    assert analyze(folder, ranks=[0]).headline == analyze(folder).headline
 
 
 @pytest.mark.parametrize(
