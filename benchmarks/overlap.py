@@ -5,7 +5,8 @@
     python benchmarks/overlap.py --rates 0.12
 
 Prints, per rate and arm, ms per step and rank in which nothing but a collective of the embedding lanes (ids, bulk,
-urgent) is active after its last rank has arrived, and how well a line fits the prioritized schedule's.
+urgent) is active after its last rank has arrived, how well a line fits the prioritized schedule's, and what is held
+between two steps (rows of the batch ahead and deferred gradients) beside one batch of rows.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def exposed(run: RunDirectory, rate: float) -> list[dict[str, object]]:
                 "±": 1.96 * per_step.std() / np.sqrt(blocks),
                 "waiting_ms": mine["straggler_ns"].sum() / 1e6 / rank_steps[arm],
                 "step_ms": steps.loc[(steps["arm"] == arm) & ~steps["warmup"], "step_ms"].median(),
+                "batch_kb": steps.loc[steps["arm"] == arm, "row_bytes"].mean() / 1e3,
+                "in_flight_kb": steps.loc[(steps["arm"] == arm) & ~steps["warmup"], "in_flight_bytes"].mean() / 1e3,
             }
         )
     return rows

@@ -24,6 +24,7 @@ from freescale.overlap.blocking import BlockingSchedule
 from freescale.overlap.contribution import is_in
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
+from freescale.overlap.lookup import Lookup
 from freescale.overlap.prioritized import PrioritizedSchedule
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.overlap.schedule import Parts, Schedule
@@ -42,6 +43,8 @@ class _Step:
     start_unix_ns: int
     sums: Handle
     owned: list[Tensor]
+    row_bytes: int
+    in_flight_bytes: int
 
 
 class Trainer:
@@ -114,11 +117,12 @@ class Trainer:
         while len(steps) < len(batches):
             start_unix_ns, start_ns, start_cpu_ns = time.time_ns(), time.perf_counter_ns(), time.thread_time_ns()
             ready = feed.take()
-            sums, owned = self._train(ready, schedule, feed, arm, steps[-1] if steps else None)
+            sums, lookup = self._train(ready, schedule, feed, arm, steps[-1] if steps else None)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             step_ns, cpu_ns = time.perf_counter_ns() - start_ns, time.thread_time_ns() - start_cpu_ns
-            steps.append(_Step(ready, step_ns, cpu_ns, start_unix_ns, sums, owned))
+            held = self.embedding.row_bytes(lookup), schedule.in_flight_bytes
+            steps.append(_Step(ready, step_ns, cpu_ns, start_unix_ns, sums, lookup.owned, *held))
             after_step()
         schedule.stop()
         feed.stop()
@@ -126,7 +130,7 @@ class Trainer:
 
     def _train(
         self, ready: Ready, schedule: Schedule, feed: Feed, arm: Arm, before: _Step | None
-    ) -> tuple[Handle, list[Tensor]]:
+    ) -> tuple[Handle, Lookup]:
         batch = ready.batch
         sums: list[Handle] = []
         self.beat()
@@ -145,7 +149,7 @@ class Trainer:
         upcoming = feed.upcoming() if arm.batches_ahead > 1 else None
         lookup = schedule.step(ready.ids, upcoming.ids if upcoming else None, loss_of)
         self.beat()
-        return sums[0], lookup.owned
+        return sums[0], lookup
 
     def _share(self, lane: Transport, loss: Tensor, batch: JaggedBatch, before: _Step | None) -> Handle:
         """Gather this step's loss sums, and the work and time of the step before, for the cost model."""
@@ -193,6 +197,8 @@ class Trainer:
                     "predicted_cost": step.ready.predicted_cost,
                     "moved_bytes": step.ready.moved_bytes,
                     "batch_bytes": step.ready.batch_bytes,
+                    "row_bytes": step.row_bytes,
+                    "in_flight_bytes": step.in_flight_bytes,
                     "loss": loss_sum / weight,
                     "normalized_entropy": normalized_entropy(loss_sum, positives, weight),
                     "collision_rate": rate,

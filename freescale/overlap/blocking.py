@@ -40,6 +40,11 @@ class BlockingSchedule:
     def drain(self) -> None:
         """Nothing is ever pending."""
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """See `Schedule.in_flight_bytes`; rows are fetched when they are needed."""
+        return 0
+
     def stop(self) -> None:
         """See `Schedule.stop`."""
         if self._prefetched:

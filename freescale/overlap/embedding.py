@@ -146,6 +146,11 @@ class ShardedEmbedding(nn.Module):
             rows, total = sum_by_row(contributions, group)
             self.optimizer.update_rows(weight, state, rows, total.mul_(scale), lr)
 
+    def row_bytes(self, lookup: Lookup) -> int:
+        """Bytes of the rows that this rank wants in a batch."""
+        of_dim = zip(lookup.wanted, self.layout.dims, self.weights, strict=True)
+        return sum(wanted.numel() * dim * weight.element_size() for wanted, dim, weight in of_dim)
+
     def table_shard(self, table: str) -> Tensor:
         """[rows owned, dim]: this rank's rows of one table, in the order of `layout.row_ids`, sharing their memory."""
         return self.weights[self.layout.group_of(table)][self.layout.place_in_weight(table, self.rank)]

@@ -54,6 +54,7 @@ class _Deferred:
     give_back: Callable[[], Handle]
     contributions: Callable[[Handle], list[Contribution]]
     lr: float
+    nbytes: int
     sent: Handle | None = None
 
     def send(self) -> Handle:
@@ -105,6 +106,12 @@ class PrioritizedSchedule:
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             self.parts.embedding.update(deferred.contributions(deferred.send()), self.parts.scale, deferred.lr)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """See `Schedule.in_flight_bytes`."""
+        rows = self.parts.embedding.row_bytes(self._ahead.lookup) if self._ahead else 0
+        return rows + (self._deferred.nbytes if self._deferred else 0)
 
     def stop(self) -> None:
         """See `Schedule.stop`."""
@@ -172,7 +179,8 @@ class PrioritizedSchedule:
             def everything(sent: Handle) -> list[Contribution]:
                 return [*earlier(), embedding.contribution(sent, lookup.served, lookup.serve_counts)]
 
-            self._deferred = _Deferred(lambda: send_back_all(parts, lookup), everything, embedding.lr)
+            nbytes = embedding.row_bytes(lookup)
+            self._deferred = _Deferred(lambda: send_back_all(parts, lookup), everything, embedding.lr, nbytes)
             return list
 
         split, gradients = ahead.urgent, lookup.gradients()
@@ -192,9 +200,10 @@ class PrioritizedSchedule:
             mine = embedding.contribution(sent, rows, receive)
             return [*(one.where_not(ahead.colliding) for one in earlier()), mine]
 
-        self._deferred = _Deferred(
-            lambda: embedding.give_back(lanes["bulk"], later, send, receive), exclusive, embedding.lr
-        )
+        def give_back() -> Handle:
+            return embedding.give_back(lanes["bulk"], later, send, receive)
+
+        self._deferred = _Deferred(give_back, exclusive, embedding.lr, sum(part.nbytes for part in later))
         return collision
 
 

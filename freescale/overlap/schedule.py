@@ -42,6 +42,11 @@ class Schedule(Protocol):
         evaluation, checkpoints and looking at the state. Every rank calls it at the same place."""
         ...
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """What is held between two steps beside the weights: rows of the batch ahead, and deferred gradients."""
+        ...
+
     def stop(self) -> None:
         """Drain, and forget the batch announced by the last step's `next_ids` and an unfinished accumulation window:
         training ends, or goes on from other batches."""

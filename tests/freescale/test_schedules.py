@@ -241,6 +241,31 @@ class _Counting:
         return self.lane.all_to_all(send, *splits)
 
 
+def test_one_batch_of_rows_and_the_deferred_gradients_are_in_flight_and_no_more() -> None:
+    batches = [
+        {"item": torch.arange(n, n + 8), "shown": torch.tensor([n]), "place": torch.tensor([n % 9])} for n in (0, 4, 20)
+    ]
+    item_bytes, place_bytes = 6 * 4, 4 * 4
+
+    def body(open_lane: Any, rank: int) -> list[int]:
+        embedding = ShardedEmbedding(tables("block"), FEATURES, 0, 1, RowOptimizer("sgd"), seed=1)
+        dense = Dense()
+        lanes = {name: open_lane(name) for name in EXCHANGE_LANES}
+        optimizer = torch.optim.SGD(dense.parameters(), lr=0.1)
+        schedule = PrioritizedSchedule(Parts(embedding, optimizer, lanes, ComputeHooks(dense)))
+        held = [schedule.in_flight_bytes]
+        for now, upcoming in zip(batches, [*batches[1:], None], strict=True):
+            schedule.step(now, upcoming, dense)
+            held.append(schedule.in_flight_bytes)
+        schedule.drain()
+        return [*held, schedule.in_flight_bytes]
+
+    (held,) = run_threads(1, 0, body)
+    batch = 8 * item_bytes + place_bytes  # `shown` repeats an item
+    exclusive = 4 * item_bytes + place_bytes  # of the first batch: items 0 to 3, and its place
+    assert held == [0, batch + exclusive, batch + batch, batch, 0]
+
+
 @pytest.mark.parametrize("schedule", ["sdd", "prioritized"])
 def test_a_batch_that_was_not_announced_is_refused(schedule: str) -> None:
     def surprise(open_lane: Any, rank: int) -> str:
