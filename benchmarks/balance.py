@@ -17,11 +17,9 @@ import click
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
+from waits import blocked
 
-from analyzer import read_trace
-from analyzer.lanes import Lane
 from analyzer.rundir import RunDirectory, list_runs
-from analyzer.timeline import Flag
 
 BASELINE, AGAIN = "baseline", "baseline-aa"
 
@@ -68,26 +66,11 @@ def report(run: RunDirectory) -> None:
     moved = steps[steps["arm"] == "balance"][["moved_bytes", "batch_bytes"]].sum()
     print(f"  {100 * (1 - moved['moved_bytes'] / moved['batch_bytes']):.1f} % of the bytes stayed at home")
     for arm in (BASELINE, "balance"):
-        waited, of_step = waited_for_data(run, arm)
-        print(f"  {arm:12} the training thread waits {waited:.3f} ms a step for the data lane, {of_step:.2f} % of it")
-
-
-def waited_for_data(run: RunDirectory, arm: str) -> tuple[float, float]:
-    """Medians over rank-steps, warm-up left out: ms in waits of the lane that lengths and samples travel on, and %."""
-    warmup, per_block = run.manifest["warmup_steps"], run.manifest["warmup_steps"] + run.manifest["profiled_steps"]
-    waited, share = [], []
-    for file in run.traces(arm):
-        timeline = read_trace(file)
-        data = [index for index, group in enumerate(timeline.groups) if group.name == "data"]
-        waits = timeline.in_lane(Lane.COMM) & (timeline.flags == Flag.WAIT) & np.isin(timeline.group, data)
-        length_ns = timeline.end_ns - timeline.start_ns
-        steps = timeline.steps
-        for number, start_ns, end_ns in zip(steps.number, steps.start_ns, steps.end_ns, strict=True):
-            if number % per_block >= warmup:
-                of_step = waits & (timeline.start_ns >= start_ns) & (timeline.start_ns < end_ns)
-                waited.append(length_ns[of_step].sum() / 1e6)
-                share.append(100 * length_ns[of_step].sum() / (end_ns - start_ns))
-    return float(np.median(waited)), float(np.median(share))
+        waits = blocked(run, arm, ["data"])
+        share = 100 * (waits["blocked_ms"] / waits["window_ms"]).median()
+        print(
+            f"  {arm:12} waits {waits['blocked_ms'].median():.3f} ms a step for the data lane, {share:.2f} % (medians)"
+        )
 
 
 def repeat_error(steps: pd.DataFrame) -> float:

@@ -4,9 +4,12 @@
     python benchmarks/overlap.py --link-gbps 0        # no emulation: what this machine does
     python benchmarks/overlap.py --rates 0.12
 
-Prints, per rate and arm, ms per step and rank in which nothing but a collective of the embedding lanes (ids, bulk,
-urgent) is active after its last rank has arrived, how well a line fits the prioritized schedule's, and what is held
-between two steps (rows of the batch ahead and deferred gradients) beside one batch of rows.
+Prints, per rate and arm, ms per step and rank
+- in which nothing but a collective of the embedding lanes (ids, bulk, urgent) is active after its last rank has arrived:
+  the partition's exposed communication, with the calls themselves and pauses between two operations in it;
+- in which the training thread is blocked in waits for these lanes, stragglers included;
+then how well a line fits the prioritized schedule's exposed time, and what is held between two steps (rows of the batch
+ahead and deferred gradients) beside one batch of rows.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pandas as pd
+from waits import blocked
 
 from analyzer.rundir import RunDirectory, list_runs
 
@@ -56,6 +60,9 @@ def main(rates: str, link_gbps: float, link_latency_us: float, blocks: int, pres
     ms = table.pivot(index="rate", columns="arm", values="exposed_ms")
     print("\noverlap, % of baseline:", (100 * ms["overlap"] / ms["baseline"]).round(1).to_dict())
     print("overlap, % of sdd:     ", (100 * ms["overlap"] / ms["sdd"]).round(1).to_dict())
+    waits = table.pivot(index="rate", columns="arm", values="blocked_ms")
+    print("blocked, % of baseline:", (100 * waits["overlap"] / waits["baseline"]).round(1).to_dict())
+    print("blocked, % of sdd:     ", (100 * waits["overlap"] / waits["sdd"]).round(1).to_dict())
     if len(ms) > 2:
         measured = table[table["arm"] == "overlap"].set_index("rate")["measured_rate"]
         slope, intercept = np.polyfit(measured, ms["overlap"], 1)
@@ -83,6 +90,7 @@ def exposed(run: RunDirectory, rate: float) -> list[dict[str, object]]:
                 "arm": arm,
                 "exposed_ms": per_step.mean(),
                 "±": 1.96 * per_step.std() / np.sqrt(blocks),
+                "blocked_ms": blocked(run, arm, EMBEDDING_LANES)["blocked_ms"].mean(),
                 "waiting_ms": mine["straggler_ns"].sum() / 1e6 / rank_steps[arm],
                 "step_ms": steps.loc[(steps["arm"] == arm) & ~steps["warmup"], "step_ms"].median(),
                 "batch_kb": steps.loc[steps["arm"] == arm, "row_bytes"].mean() / 1e3,
