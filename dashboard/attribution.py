@@ -60,18 +60,21 @@ def doubtful(run: Run) -> list[str]:
     ]
     open_layers = [layer for layer, entry in run.attribution.items() if entry.get("verdict") == "inconclusive"]
     for layer in open_layers:
-        needed = run.attribution[layer].get("blocks_needed")
-        cure = (
-            f"about {formats.count(needed)} blocks in all would settle it"
-            if formats.exists(needed)
-            else "no number of blocks within reach would settle it, or there are too few to tell"
-        )
-        lines.append(f"{layer} is inconclusive; {cure}.")
+        lines.append(f"{layer} is inconclusive; {_cure(run.attribution[layer])}.")
     if not run.ablation:
         return lines
     if open_layers and run.report.get("noise_floor_ms") is None:
         lines.append(f"The noise floor is unknown: {_why_unknown(run)}.")
     return lines + [f"Noise: {cause['text']}." for cause in run.ablation["noise"]["causes"]]
+
+
+def _cure(entry: dict[str, Any]) -> str:
+    needed = entry.get("blocks_needed")
+    if formats.exists(needed):
+        return f"about {formats.count(needed)} blocks in all would settle it"
+    if formats.interval(entry.get("shapley_ms")) is None:
+        return "there are too few blocks to tell how many would settle it"
+    return "it would take more blocks than anybody runs to settle it"
 
 
 def _design_first(run: Run) -> list[tuple[str, Any]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
+from dashboard import formats
+
+NO_WHISKER = "none"  # plotly takes null for a whisker of no length, which would pass for certainty
 CONFIG: Any = {  # what plotly calls its config; Dash has a type of its own for it
     "displaylogo": False,
     "responsive": True,
@@ -22,6 +26,20 @@ def canvas(height: int, *, title_x: str = "", title_y: str = "", **layout: Any) 
     figure.update_layout(**layout)
     figure.layout.template = None
     return figure
+
+
+def whiskers(estimates: Sequence[Mapping[str, Any]], **style: Any) -> dict[str, Any]:
+    """Error bars from the `value` of estimates of report.json to the ends of their intervals; none where there is no
+    interval."""
+    up: list[float | str] = []
+    down: list[float | str] = []
+    for estimate in estimates:
+        value, bounds = estimate.get("value"), formats.interval(estimate)
+        lengths = (bounds[1] - value, value - bounds[0]) if bounds and formats.exists(value) else (NO_WHISKER,) * 2
+        up.append(lengths[0])
+        down.append(lengths[1])
+    data = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.6, "width": 5}
+    return {**data, "visible": any(length != NO_WHISKER for length in up), **style}
 
 
 def message(text: str, height: int = 240) -> go.Figure:

@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import formats
-from dashboard.figures.canvas import canvas
-from dashboard.figures.design import FAINT, whiskers
+from dashboard.figures.canvas import canvas, whiskers
+from dashboard.figures.design import FAINT
 from dashboard.theme import arm_colours, plain
 
 WAYS = (("speedup", "speed", "circle"), ("relative", "beside the reference", "diamond-open"))
@@ -30,7 +30,7 @@ def speeds(arms: Mapping[str, Mapping[str, Any]]) -> go.Figure:
             x=[estimate["value"] for estimate in estimates],
             y=[place + offset for place in range(len(arms))],
             marker={"symbol": symbol, "size": 10, "color": colours},
-            error_x=whiskers(estimates) | {"thickness": 1.3},
+            error_x=whiskers(estimates, thickness=1.3),
             customdata=[
                 [plain(arm), formats.between(estimate, formats.times)]
                 for arm, estimate in zip(arms, estimates, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import formats
-from dashboard.figures.canvas import canvas
+from dashboard.figures.canvas import canvas, whiskers
 from dashboard.theme import BASELINE_COLOUR, layer_colour, plain
 
 FAINT = "rgba(127,134,145,0.55)"
@@ -113,7 +113,7 @@ def paired_blocks(blocks: Sequence[Mapping[str, Any]], colours: Mapping[str, str
         colours: of the arms, in the order they are drawn, the reference first.
     """
     arms = list(colours)
-    figure = canvas(max(300, 96 + 34 * len(arms)), title_x="Saved of the reference's step in the same block (%)")
+    figure = canvas(max(300, 96 + 34 * len(arms)), title_x="Saved in the same block (%)")
     places = list(range(len(arms)))
     for block in blocks:
         figure.add_scatter(
@@ -136,17 +136,6 @@ def paired_blocks(blocks: Sequence[Mapping[str, Any]], colours: Mapping[str, str
 def saved_pct(log_ratio: float | None) -> float | None:
     """ln(reference / arm) as the percentage of the reference's step that the arm saves."""
     return -100 * math.expm1(-log_ratio) if formats.exists(log_ratio) else None
-
-
-def whiskers(estimates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Error bars from value to interval; none where there is no interval."""
-    up: list[float | None] = []
-    down: list[float | None] = []
-    for estimate in estimates:
-        value, bounds = _value(estimate), formats.interval(estimate)
-        up.append(None if value is None or bounds is None else bounds[1] - value)
-        down.append(None if value is None or bounds is None else value - bounds[0])
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.6, "width": 5}
 
 
 def reach(estimates: Sequence[Mapping[str, Any]], floor_ms: float | None = None) -> list[float]:

@@ -11,8 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import formats
-from dashboard.figures.canvas import canvas
-from dashboard.figures.design import FAINT, floor_band, reach, whiskers
+from dashboard.figures.canvas import canvas, whiskers
+from dashboard.figures.design import FAINT, floor_band, reach
 from dashboard.theme import BASELINE_COLOUR, CLASSES, layer_colour, plain
 
 WAYS = (("shapley_ms", "Shapley", "circle"), ("alone", "alone", "circle-open"), ("last", "last", "diamond-open"))
@@ -136,7 +136,7 @@ def worth(layers: Mapping[str, Mapping[str, Any]], floor_ms: float | None) -> go
             x=[estimate.get("value") for estimate in estimates],
             y=[place + offset for place in range(len(layers))],
             marker={"symbol": symbol, "size": 10, "color": [layer_colour(layer) for layer in layers]},
-            error_x=whiskers(estimates) | {"thickness": 1.2},
+            error_x=whiskers(estimates, thickness=1.2),
             customdata=[
                 [plain(layer), formats.between(estimate, formats.ms)]
                 for layer, estimate in zip(layers, estimates, strict=True)
@@ -155,13 +155,13 @@ def worth(layers: Mapping[str, Mapping[str, Any]], floor_ms: float | None) -> go
 
 def interactions(estimates: Mapping[str, Mapping[str, Any]], floor_ms: float | None) -> go.Figure:
     """A row per group of layers: what they save together beyond the sum of their parts."""
-    figure = canvas(84 + 40 * len(estimates), title_x="Saved beyond the sum of the parts (ms)")
+    figure = canvas(84 + 40 * len(estimates), title_x="Beyond the parts (ms)")
     figure.add_scatter(
         mode="markers",
         x=[estimate.get("value") for estimate in estimates.values()],
         y=list(range(len(estimates))),
         marker={"size": 10, "color": BASELINE_COLOUR},
-        error_x=whiskers(list(estimates.values())) | {"thickness": 1.4},
+        error_x=whiskers(list(estimates.values()), thickness=1.4),
         customdata=[[plain(name), formats.between(e, formats.ms)] for name, e in estimates.items()],
         hovertemplate="<b>%{customdata[0]}</b><br>%{x:.2f} ms, %{customdata[1]}<extra></extra>",
         name="Interaction",

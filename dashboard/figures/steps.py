@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard import formats
-from dashboard.figures.canvas import canvas
+from dashboard.figures.canvas import canvas, whiskers
 from dashboard.theme import arm_colours, plain
 
 WHO = "<b>%{customdata[0]}</b><br>"
@@ -27,7 +27,6 @@ def step_time(arms: Mapping[str, Mapping[str, Any]], medians: pd.DataFrame) -> g
     figure = canvas(_height(names), title_x="Step time (ms)")
     steps = [_step(arms[name]) for name in names]
     values = [float(step["median"]) for step in steps]
-    bounds = [formats.interval(step) or (None, None) for step in steps]
     rows = list(range(len(names)))
     figure.add_bar(
         orientation="h",
@@ -35,16 +34,7 @@ def step_time(arms: Mapping[str, Mapping[str, Any]], medians: pd.DataFrame) -> g
         x=values,
         width=0.4,
         marker_color=[colours[name] for name in names],
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [None if high is None else high - value for value, (_, high) in zip(values, bounds, strict=True)],
-            "arrayminus": [
-                None if low is None else value - low for value, (low, _) in zip(values, bounds, strict=True)
-            ],
-            "thickness": 1.6,
-            "width": 6,
-        },
+        error_x=whiskers([{**step, "value": step["median"]} for step in steps], width=6),
         customdata=[
             [plain(name), formats.between(step, formats.ms), formats.count(step.get("n"))]
             for name, step in zip(names, steps, strict=True)

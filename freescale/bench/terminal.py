@@ -13,7 +13,7 @@ from rich.text import Text
 
 from freescale.bench.attribution_table import VERDICT_STYLE, print_ablation
 
-_BAR_CELLS = 60
+_BAR_CELLS = 58
 # The dashboard's colours, as near as 256-colour terminals come; the letter tells classes apart without colour.
 _CLASSES = {
     "compute": ("compute_ms", "color(31)", "█"),
@@ -35,8 +35,8 @@ def print_report(report: Mapping[str, Any], run: Path, console: Console | None =
     console.print(Text("Where a profiled step goes, mean over ranks, ms", style="bold"))
     console.print(_where_time_goes(report))
     for name, arm in report["arms"].items():
-        console.print(Text(f" {name:<16.16} ") + _bar(arm))
-    legend = Text(" " * 18)
+        console.print(Text(f" {name:<18.18} ") + _bar(arm))
+    legend = Text(" " * 20)
     for label, (_, style, cell) in _CLASSES.items():
         legend.append(f"{cell} {label}  ", style=style)
     console.print(legend)
@@ -82,7 +82,7 @@ def _where_time_goes(report: Mapping[str, Any]) -> Table:
 
 
 def _arm_name(name: str) -> Text:
-    return Text(name.replace("+", "\n+"))  # 80 columns have no room for three layers side by side
+    return Text(name.replace("+", "\n+").replace("-aa", "\n-aa"))  # 80 columns have no room for long names
 
 
 def _bar(arm: Mapping[str, Any]) -> Text:

@@ -31,9 +31,9 @@ START_S = 60
 OpenPage = Callable[..., Any]
 
 
-def _load_rundirs() -> ModuleType:
-    file = ROOT / "tests" / "dashboard" / "rundirs.py"
-    spec = importlib.util.spec_from_file_location("browser_rundirs", file)
+def _load(name: str) -> ModuleType:
+    file = ROOT / "tests" / "dashboard" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"browser_{name}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -43,7 +43,7 @@ def _load_rundirs() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def rundirs() -> ModuleType:
-    return _load_rundirs()
+    return _load("rundirs")
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +54,10 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory, rundirs: ModuleType) -> 
     rundirs.write_run(root, "died", failure={"rank": 1, "reason": "killed by signal 9"})
     hostile = rundirs.HOSTILE
     rundirs.write_run(root, "evil", arms=("baseline", hostile), workload={"preset": hostile}, warnings=[hostile])
+    write_ablation = _load("ablation_rundirs").write_ablation
+    write_ablation(root, "ablation")
+    write_ablation(root, "ablation-of-few", blocks=2, seed=1)
+    write_ablation(root, "ablation-wrong", wrong="overlap", world_size=4)
     return root
 
 
