@@ -16,7 +16,7 @@ from analyzer.intervals import EMPTY, Int64, Union, merge, overlaps, subtract
 from analyzer.kineto import Events
 from analyzer.lanes import Lane, Mark
 from analyzer.pairing import NEVER, UNNAMED, UNNAMED_IN_BACKWARD, Call, Span, pair_calls
-from analyzer.spans import Rows, profiler_steps, rows_named
+from analyzer.spans import Rows, add_host_rows, profiler_steps, rows_named
 from analyzer.timeline import UNKNOWN, Flag, Group, Steps, Timeline, TimelineBuilder, TraceInfo
 
 #: Name of the group of collectives that a trace of several groups does not assign to one.
@@ -29,16 +29,7 @@ def build_timeline(events: Events, info: TraceInfo, groups: dict[str, Group]) ->
     if thread < 0:
         thread = _busiest_thread(events)
     builder = TimelineBuilder(events.names)
-    host = np.flatnonzero(events.of(lanes.HOST_CATEGORIES))
-    builder.add(
-        start_ns=events.start_ns[host],
-        end_ns=events.end_ns[host],
-        lane=int(Lane.HOST),
-        name_id=events.name_id[host],
-        stream=events.thread[host],
-        step=spans.containing(events.start_ns[host]),
-        shape=events.shape[host],
-    )
+    add_host_rows(builder, events, lanes.HOST_CATEGORIES, spans)
     ranges = _Ranges(events)
     ops = _ops_of_thread(events, thread)
     blocked = ranges.blocking(thread)

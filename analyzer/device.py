@@ -9,7 +9,7 @@ from analyzer import lanes
 from analyzer.intervals import Int64
 from analyzer.kineto import CollectiveArgs, Events
 from analyzer.lanes import Lane
-from analyzer.spans import Rows, enclosing, profiler_steps, rows_named
+from analyzer.spans import Rows, add_host_rows, enclosing, profiler_steps, rows_named
 from analyzer.timeline import UNKNOWN, Flag, Group, Steps, Timeline, TimelineBuilder, TraceInfo
 
 _BEFORE_ALL = np.iinfo(np.int64).min
@@ -25,17 +25,7 @@ def build_timeline(events: Events, info: TraceInfo, groups: dict[str, Group]) ->
     """Timeline of a trace with device intervals. `groups` maps the trace's own group names to groups."""
     builder = TimelineBuilder(events.names)
     spans, _ = profiler_steps(events)
-    host = np.flatnonzero(events.of(lanes.LAUNCH_CATEGORIES | lanes.ANNOTATION_CATEGORIES))
-    builder.add(
-        start_ns=events.start_ns[host],
-        end_ns=events.end_ns[host],
-        lane=int(Lane.HOST),
-        name_id=events.name_id[host],
-        stream=events.thread[host],
-        step=spans.containing(events.start_ns[host]),
-        correlation=events.correlation[host],
-        shape=events.shape[host],
-    )
+    add_host_rows(builder, events, lanes.LAUNCH_CATEGORIES | lanes.ANNOTATION_CATEGORIES, spans)
     device = np.flatnonzero(events.of(lanes.DEVICE_CATEGORIES))
     lane, op = _classify(events, device)
     launched_by = _launches(events, device)

@@ -1,4 +1,4 @@
-"""Questions about nested host spans: which steps are there, and which span encloses an instant on a thread."""
+"""Nested host spans: which steps are there, which span encloses an instant on a thread, and all of them as rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from analyzer import lanes
 from analyzer.intervals import Int64
 from analyzer.kineto import Events
-from analyzer.timeline import Steps
+from analyzer.lanes import Lane
+from analyzer.timeline import Steps, TimelineBuilder
 
 Rows = NDArray[np.intp]
 
@@ -50,3 +51,19 @@ def enclosing(events: Events, spans: Rows, thread: NDArray[np.int32], at_ns: Int
         row = of_thread[np.maximum(i, 0)]
         found[asked] = np.where((i >= 0) & (events.end_ns[row] > at_ns[asked]), row, -1)
     return found
+
+
+def add_host_rows(builder: TimelineBuilder, events: Events, categories: frozenset[str], steps: Steps) -> None:
+    """Add the events of these categories as the HOST lane."""
+    rows = np.flatnonzero(events.of(categories))
+    start = events.start_ns[rows]
+    builder.add(
+        start_ns=start,
+        end_ns=events.end_ns[rows],
+        lane=int(Lane.HOST),
+        name_id=events.name_id[rows],
+        stream=events.thread[rows],
+        step=steps.containing(start),
+        correlation=events.correlation[rows],
+        shape=events.shape[rows],
+    )
