@@ -68,12 +68,15 @@ def fit(rows: Sequence[Row]) -> Calibration:
     pieces["rest"], profiled["rest"] = {"each": rest}, {"each": rest}
     noise, wall_pct = _noise(rows, pieces, issue_ns)
     gloo_ns, gloo_byte = _line([*_exchanges(of["gloo exchange"]), *_exchanges(of["gloo"])])
+    profiled_ns, profiled_byte = _line(_exchanges(of["gloo exchange"], profiled=True))
     reduce_ns, reduce_byte = _line(_exchanges(of["gloo_reduce"]))
     shared_issue_ns, shared_byte = _line([(row["amounts"]["nbytes"], row["cpu_ns"]) for row in of["shared_issue"]])
     shared_ns, fetch_byte = _line([*_exchanges(of["shared_memory exchange"]), *_exchanges(of["shared"])])
     constants = {
         "gloo_latency_us": max(gloo_ns - issue_ns, 0.0) / 1e3,
         "gloo_ns_per_byte": gloo_byte,
+        "profiled_gloo_latency_us": max(profiled_ns - issue_ns, 0.0) / 1e3,
+        "profiled_gloo_ns_per_byte": profiled_byte,
         "gloo_reduce_latency_us": max(reduce_ns - issue_ns, 0.0) / 1e3,
         "gloo_reduce_ns_per_byte": reduce_byte,
         "gloo_core_share": _core_share(of["alone"], of["beside"]),
@@ -166,11 +169,11 @@ def _noise(rows: Sequence[Row], pieces: Mapping[str, Units], issue_ns: float) ->
     return float(1.4826 * np.median(np.abs(own))), float(longer * 100)
 
 
-def _exchanges(rows: Sequence[Row]) -> list[tuple[float, float]]:
-    """(bytes, ns from the last call to the last end) of each exchange; profiled ones are left out."""
+def _exchanges(rows: Sequence[Row], profiled: bool = False) -> list[tuple[float, float]]:
+    """(bytes, ns from the last call to the last end) of each exchange, without or under the profiler."""
     of = defaultdict(list)
     for row in rows:
-        if not row.get("profiled"):
+        if row.get("profiled", False) == profiled:
             of[row["ordinal"]].append(row)
     return [
         (

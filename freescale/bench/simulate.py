@@ -109,7 +109,7 @@ def _sweep(base: Any, points: list[dict[str, Any]], asked: Any, out: Path, as_js
     from rich.progress import Progress
 
     from analyzer import rundir
-    from freescale.bench.simulated_sweep import against_reported, plot, sweep
+    from freescale.bench.simulated_sweep import MEASURES, against_reported, plot, sweep
 
     title = asked.title if asked else f"{base.workload.name} on {base.cluster.name}"
     console = Console(stderr=True)
@@ -134,9 +134,10 @@ def _sweep(base: Any, points: list[dict[str, Any]], asked: Any, out: Path, as_js
     if as_json:
         click.echo(json.dumps(summary, indent=1))
         return
-    click.echo(f"{title}\n\n{table.round(2).to_string(index=False)}\n")
+    click.echo(f"{title}\n\n{table.round(dict.fromkeys(MEASURES, 2)).to_string(index=False)}\n")
     if len(compared):
-        click.echo(f"Reported and simulated\n{compared.drop(columns='source').round(2).to_string(index=False)}\n")
+        shown = compared.drop(columns="source").round({"simulated": 2, "off_pct": 1})
+        click.echo(f"Reported and simulated\n{shown.to_string(index=False)}\n")
     click.echo(f"simulated on {base.cluster.name}; table and plot: {folder}")
 
 

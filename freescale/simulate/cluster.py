@@ -48,6 +48,8 @@ RANGES: dict[str, tuple[float, float]] = {
 CPU_RANGES: dict[str, tuple[float, float]] = {
     "ranks_per_node": (1, 1_000_000),
     "gloo_latency_us": (0, 1e6),
+    "profiled_gloo_latency_us": (0, 1e6),
+    "profiled_gloo_ns_per_byte": (0, 1e4),
     "gloo_reduce_latency_us": (0, 1e6),
     "gloo_ns_per_byte": (0, 1e4),
     "gloo_reduce_ns_per_byte": (0, 1e4),
@@ -103,8 +105,11 @@ class Cluster:
 
     @property
     def under_the_profiler(self) -> Cluster:
-        """The same with what its pieces cost while the profiler records; itself where that was not measured."""
-        return replace(self, pieces=self.profiled) if self.profiled else self
+        """The same with what pieces and exchanges cost while the profiler records; itself if that was not measured."""
+        if not self.profiled:
+            return self
+        values = {name: self.values.get(f"profiled_{name}", value) for name, value in self.values.items()}
+        return replace(self, pieces=self.profiled, values=values)
 
     @property
     def accuracy(self) -> str:

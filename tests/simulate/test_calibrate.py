@@ -63,6 +63,8 @@ def planted_exchanges() -> list[dict[str, Any]]:
             common = {"rank": rank, "ordinal": ordinal, "start_ns": late, "amounts": {"nbytes": nbytes}}
             for piece, ns in lasting.items():
                 rows.append({"piece": piece, "ns": ns + 1_000_000 - late, "cpu_ns": 0, **common})
+            under = {**common, "ordinal": ordinal + 100, "profiled": True}
+            rows.append({"piece": "gloo exchange", "ns": 2 * gloo_ns + 1_000_000 - late, "cpu_ns": 0, **under})
             rows.append({"piece": "gloo_issue", "ns": 90_000, "cpu_ns": ISSUE_NS, **common})
             rows.append({"piece": "shared_issue", "ns": 90_000, "cpu_ns": 10_000 + 0.1 * nbytes, **common})
     common = {"rank": 0, "ordinal": 0, "start_ns": 0, "cpu_ns": 0}
@@ -86,6 +88,7 @@ def test_costs_that_were_planted_are_found_again() -> None:
     assert constants["gloo_ns_per_byte"] == pytest.approx(NS_PER_BYTE)
     assert constants["gloo_reduce_ns_per_byte"] == pytest.approx(2 * NS_PER_BYTE)
     assert constants["gloo_latency_us"] == pytest.approx(LATENCY_NS / 1e3)
+    assert constants["profiled_gloo_ns_per_byte"] == pytest.approx(2 * NS_PER_BYTE)
     assert constants["issue_us"] == ISSUE_NS / 1e3
     assert constants["shared_issue_us"] == pytest.approx(10)
     assert constants["shared_latency_us"] == pytest.approx(5)
@@ -113,6 +116,10 @@ def test_the_file_it_writes_is_a_cluster() -> None:
     assert written["gloo_core_share"] == pytest.approx(found.constants["gloo_core_share"], rel=1e-5)
     assert set(written.pieces) == set(written.profiled) == set(PIECES)
     assert all(source.startswith("measured") for source in written.sources.values())
+    profiled = written.under_the_profiler
+    assert profiled.pieces == written.profiled
+    assert profiled["gloo_ns_per_byte"] == pytest.approx(2 * NS_PER_BYTE)
+    assert profiled["gloo_core_share"] == written["gloo_core_share"]
 
 
 def test_a_piece_that_was_not_measured_is_named() -> None:

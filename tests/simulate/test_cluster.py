@@ -71,3 +71,17 @@ def test_a_sweep_is_every_combination() -> None:
     assert scenario.points(sweep)[-1] == {"ranks": 16, "workload.collision_rate": None}
     with pytest.raises(FreeScaleError, match="expected KEY=A,B,C"):
         scenario.parse_sweep(["ranks"])
+
+
+def test_a_cluster_says_how_far_its_simulations_were_off() -> None:
+    assert "its error is not known" in cluster.load("h100-ib").accuracy
+    text = text_of("h100-ib")
+    compared = cluster.parse(
+        text + '[fidelity."baseline"]\nstep = 4.2\nstraggler = 31\n[fidelity."a+b"]\nstep = 7\n', "f"
+    )
+    assert compared.fidelity == {"baseline": {"step": 4.2, "straggler": 31.0}, "a+b": {"step": 7.0}}
+    assert compared.accuracy.endswith("worst of 2 arms: step 7 %, straggler 31 %")
+    with pytest.raises(FreeScaleError, match=r"fidelity\.baseline\.step: 'x', expected a number from 0 on"):
+        cluster.parse(text + '[fidelity."baseline"]\nstep = "x"\n', "f")
+    with pytest.raises(FreeScaleError, match=r"pieces: expected tables, \[pieces.NAME\]"):
+        cluster.parse(text + "[pieces]\nbegin = 3\n", "f")
