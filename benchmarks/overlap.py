@@ -5,7 +5,7 @@
     python benchmarks/overlap.py --rates 0.12
 
 Prints, per rate and arm, ms per step and rank
-- in which nothing but a collective of the embedding lanes (ids, bulk, urgent) is active after its last rank has arrived:
+- in which nothing but a collective of the embedding lanes (ids, bulk, urgent) is active after its last rank arrived:
   the partition's exposed communication, with the calls themselves and pauses between two operations in it;
 - in which the training thread is blocked in waits for these lanes, stragglers included;
 then how well a line fits the prioritized schedule's exposed time, and what is held between two steps (rows of the batch

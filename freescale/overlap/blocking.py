@@ -28,12 +28,13 @@ class BlockingSchedule:
         embedded = embedding.embed(lookup, fetch_all(parts, lookup))
         if self.prefetch_ids and next_ids is not None:
             self._prefetched = (next_ids, self._distribute(next_ids))
-        parts.compute(loss_of, embedded, new_window=not self._window, advance=self._advance)
+        parts.compute(loss_of, lookup, embedded, new_window=not self._window, advance=self._advance)
         returned = send_back_all(parts, lookup)
         self._window.append(embedding.contribution(returned, lookup.served, lookup.serve_counts))
         if update:
-            embedding.update(self._window, parts.scale, embedding.lr)
-            parts.dense_optimizer.step()
+            scale = parts.scale
+            if parts.step_dense():
+                embedding.update(self._window, scale, embedding.lr)
             self._window = []
         return lookup
 

@@ -46,7 +46,7 @@ class _Ahead:
 
 @dataclass
 class _Deferred:
-    """Gradients that have not been applied yet, with the learning rate of the step they belong to.
+    """Gradients that have not been applied yet, with the learning rate and loss scale of the step they belong to.
 
     They are sent late, so that nothing slows the urgent ones down.
     """
@@ -54,7 +54,9 @@ class _Deferred:
     give_back: Callable[[], Handle]
     contributions: Callable[[Handle], list[Contribution]]
     lr: float
+    scale: float
     nbytes: int
+    usable: bool = True
     sent: Handle | None = None
 
     def send(self) -> Handle:
@@ -83,14 +85,19 @@ class PrioritizedSchedule:
         if self._deferred is not None:
             self._deferred.send()
 
-        parts.compute(loss_of, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
+        parts.compute(loss_of, lookup, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
 
         ahead = prepare.finish() if prepare else None
         if update:
             collision_gradients = self._send_gradients(lookup, ahead)
-            parts.dense_optimizer.step()  # hides the urgent exchange
+            scale = parts.scale
+            usable = parts.step_dense()  # hides the urgent exchange
+            assert self._deferred is not None
+            self._deferred.usable = usable
             if ahead is not None:
-                embedding.update(collision_gradients(), parts.scale, embedding.lr)
+                gradients = collision_gradients()
+                if usable:
+                    embedding.update(gradients, scale, embedding.lr)
                 wanted = marked(ahead.lookup.served, ahead.late.served)
                 ahead.collision = embedding.look_up(
                     lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
@@ -105,7 +112,9 @@ class PrioritizedSchedule:
         """See `Schedule.drain`."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
-            self.parts.embedding.update(deferred.contributions(deferred.send()), self.parts.scale, deferred.lr)
+            contributions = deferred.contributions(deferred.send())
+            if deferred.usable:
+                self.parts.embedding.update(contributions, deferred.scale, deferred.lr)
 
     @property
     def in_flight_bytes(self) -> int:
@@ -180,7 +189,9 @@ class PrioritizedSchedule:
                 return [*earlier(), embedding.contribution(sent, lookup.served, lookup.serve_counts)]
 
             nbytes = embedding.row_bytes(lookup)
-            self._deferred = _Deferred(lambda: send_back_all(parts, lookup), everything, embedding.lr, nbytes)
+            self._deferred = _Deferred(
+                lambda: send_back_all(parts, lookup), everything, embedding.lr, parts.scale, nbytes
+            )
             return list
 
         split, gradients = ahead.urgent, lookup.gradients()
@@ -203,7 +214,8 @@ class PrioritizedSchedule:
         def give_back() -> Handle:
             return embedding.give_back(lanes["bulk"], later, send, receive)
 
-        self._deferred = _Deferred(give_back, exclusive, embedding.lr, sum(part.nbytes for part in later))
+        nbytes = sum(part.nbytes for part in later)
+        self._deferred = _Deferred(give_back, exclusive, embedding.lr, parts.scale, nbytes)
         return collision
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -62,20 +62,29 @@ class Parts:
         dense_optimizer: stepped once per update.
         lanes: transports, by the names in `EXCHANGE_LANES`.
         hooks: on the dense model; they let other exchanges move along during forward and backward.
+        scaler: of the loss, for fp16. A step in which any rank's gradients overflow is skipped as a whole, dense
+            parameters and rows alike; that is decided before the first gradient is applied.
     """
 
     embedding: ShardedEmbedding
     dense_optimizer: torch.optim.Optimizer
     lanes: Mapping[str, Transport]
     hooks: ComputeHooks
+    scaler: torch.amp.GradScaler | None = None
+    _finite: bool = field(default=True, init=False)
 
     @property
     def scale(self) -> float:
-        """Embedding gradients are summed over ranks; times this they are averaged."""
-        return 1 / self.lanes["ids"].world_size
+        """Embedding gradients are summed over ranks; times this they are averaged, and the loss scale is out again."""
+        return 1 / self.lanes["ids"].world_size / (self.scaler.get_scale() if self.scaler else 1)
 
     def compute(
-        self, loss_of: LossOf, embedded: Mapping[str, Tensor], new_window: bool, advance: Callable[[], None]
+        self,
+        loss_of: LossOf,
+        lookup: Lookup,
+        embedded: Mapping[str, Tensor],
+        new_window: bool,
+        advance: Callable[[], None],
     ) -> None:
         """Forward and backward, calling `advance` between layers."""
         if new_window:
@@ -83,8 +92,31 @@ class Parts:
         with self.hooks.calling(advance):
             loss = loss_of(embedded)
             advance()
-            loss.backward()
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
             advance()
+        if self.scaler:
+            self._finite = self._finite and _all_finite(lookup.gradients())
+
+    def step_dense(self) -> bool:
+        """Step the dense optimizer; False if the loss scale was too large and nothing may be updated, on any rank."""
+        if self.scaler is None:
+            self.dense_optimizer.step()
+            return True
+        gradients = [
+            p.grad for group in self.dense_optimizer.param_groups for p in group["params"] if p.grad is not None
+        ]
+        finite = torch.tensor([self._finite and _all_finite(gradients)], device=gradients[0].device)
+        usable = bool(self.lanes["urgent"].all_gather(finite.to(torch.uint8)).wait().all())
+        if not usable:
+            gradients[0].fill_(torch.inf)  # tells the scaler of rows and ranks that it does not see
+        self.scaler.step(self.dense_optimizer)
+        self.scaler.update()
+        self._finite = True
+        return usable
+
+
+def _all_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def check_announced(announced: Ids, ids: Ids) -> None:
