@@ -203,6 +203,8 @@ def arm_numbers(run: Run, arm: str) -> list[str]:
     """
     values, comparison = run.arm(arm), run.comparison(arm)
     step, speedup = mapping(values.get("step_ms")), mapping(comparison.get("speedup"))
+    if comparison.get("verdict") == "wrong":
+        speedup = {}  # how fast a wrong arm is, is no result
     parity = mapping(comparison.get("loss_parity"))
     exposed, total = values.get("exposed_comm_ms"), values.get("exposed_total_ms")
     return [

@@ -36,7 +36,7 @@ def print_report(report: Mapping[str, Any], run: Path, console: Console | None =
     console.print(_where_time_goes(report))
     for name, arm in report["arms"].items():
         console.print(Text(f" {name:<18.18} ") + _bar(arm))
-    legend = Text(" " * 20)
+    legend = Text(" " * 14)
     for label, (_, style, cell) in _CLASSES.items():
         legend.append(f"{cell} {label}  ", style=style)
     console.print(legend)
@@ -58,9 +58,10 @@ def _results(report: Mapping[str, Any]) -> Table:
         cells: list[Text] = [_NOTHING] * 3
         if compared:
             speedup, verdict = compared["speedup"], compared["verdict"]
+            wrong = verdict == "wrong"  # how fast it was is no result
             cells = [
-                _with_interval(speedup["value"], speedup["ci95"], ".3f", "×"),
-                _parity(compared["loss_parity"]),
+                _NOTHING if wrong else _with_interval(speedup["value"], speedup["ci95"], ".3f", "×"),
+                _parity(compared["loss_parity"], "off by" if wrong else "within"),
                 Text(verdict, style=VERDICT_STYLE.get(verdict, "bold")),
             ]
         table.add_row(_arm_name(name), _with_interval(step["median"], step["ci95"], ".0f"), *cells)
@@ -105,10 +106,10 @@ def _class_ms(arm: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def _parity(parity: Mapping[str, Any]) -> Text:
+def _parity(parity: Mapping[str, Any], word: str) -> Text:
     if parity["bit_exact"]:
         return Text("bit-identical")
-    return _NOTHING if parity["max_rel"] is None else Text(f"within {parity['max_rel']:.0e}")
+    return _NOTHING if parity["max_rel"] is None else Text(f"{word} {parity['max_rel']:.0e}")
 
 
 def _with_interval(value: float | None, interval: list[float] | None, form: str, unit: str = "") -> Text:

@@ -214,6 +214,8 @@ def test_a_wrong_arm_is_said_first_and_not_ranked(tmp_path: Path, ablation_rundi
     assert "overlap is not in the design (wrong): overlap is wrong: its loss is off by" in text
     assert "overlap" not in built("cube", run).figure.layout.yaxis.ticktext
     assert list(trace(built("removed", run), "Compute").y) == ["balance", "smfree", "together"]
+    (row,) = re.findall(r"^\| overlap \| Wrong result \| .*$", write_markdown(run), re.M)
+    assert row.split(" | ")[3] == "–"
 
 
 def test_two_layers_have_one_interaction_and_one_layer_has_none(tmp_path: Path, ablation_rundirs: ModuleType) -> None:
