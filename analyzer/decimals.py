@@ -71,24 +71,20 @@ def scaled_integers(texts: Sequence[Buffer], scale_digits: int) -> tuple[Int64, 
 
 def _numbers_alike(texts: Sequence[Buffer], scale_digits: int) -> Int64 | None:
     """Values if all are as long, with the point in the same place and at most `scale_digits` behind it; else None."""
-    width = len(bytes(texts[0]))
+    count, first = len(texts), bytes(texts[0])
+    width, point = len(first), first.find(b".")
+    digits, fraction_digits = (width, 0) if point < 0 else (width - 1, width - 1 - point)
     joined = b",".join(texts)
-    if len(joined) != len(texts) * (width + 1) - 1:
+    if digits == 0 or fraction_digits > scale_digits or digits + scale_digits - fraction_digits > _MAX_DIGITS + 1:
         return None
-    columns = np.ascontiguousarray(np.frombuffer(joined + b",", np.uint8).reshape(len(texts), width + 1).T)
-    dots = np.flatnonzero(columns[:width, 0] == ord("."))
-    fraction_digits = width - 1 - int(dots[0]) if len(dots) else 0
-    places = width - len(dots) + scale_digits - fraction_digits
-    if width == len(dots) or len(dots) > 1 or fraction_digits > scale_digits or places > _MAX_DIGITS + 1:
+    if joined.translate(None, b"0123456789") + b"," != (b"," if point < 0 else b".,") * count:
         return None
-    digits = np.delete(columns[:width], dots, axis=0) - np.uint8(ord("0"))  # wraps around for anything below
-    if (digits > 9).any() or (columns[width] != ord(",")).any() or (columns[dots] != ord(".")).any():
+    if len(joined) != count * (width + 1) - 1 or joined[width :: width + 1] != b"," * (count - 1):
         return None
-    value = np.zeros(len(texts), np.int64)  # by Horner; a matrix product would wake the threads of BLAS
-    for digit in digits:
-        value *= 10
-        value += digit
-    if value.min() < 0 or value.max() > _LARGEST // 10 ** (scale_digits - fraction_digits):
+    if point >= 0 and joined[point :: width + 1] != b"." * count:
+        return None
+    value = np.fromstring(joined.translate(None, b"."), np.int64, sep=",")  # too large ones become the largest
+    if value.max() > _LARGEST // 10 ** (scale_digits - fraction_digits):
         return None
     return value * 10 ** (scale_digits - fraction_digits)
 

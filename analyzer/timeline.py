@@ -192,13 +192,17 @@ class TimelineBuilder:
         self._blocks.append(block)
 
     def build(self, steps: Steps, info: TraceInfo) -> Timeline:
-        joined = {
-            column: np.concatenate([block[column] for block in self._blocks] or [np.empty(0, dtype)])
-            for column, (dtype, _) in _COLUMNS.items()
-        }
-        order = np.argsort(joined["start_ns"], kind="stable")
+        starts = [block["start_ns"] for block in self._blocks]
+        order = np.argsort(np.concatenate(starts) if starts else np.empty(0, np.int64), kind="stable")
+        place = np.empty(len(order), np.intp)
+        place[order] = np.arange(len(order))
+        places = np.split(place, np.cumsum([len(start) for start in starts]))
+        columns = {column: np.empty(len(order), dtype) for column, (dtype, _) in _COLUMNS.items()}
+        for block, rows in zip(self._blocks, places, strict=False):  # after the last block there is an empty rest
+            for column, values in block.items():
+                columns[column][rows] = values
         return Timeline(
-            **{column: values[order] for column, values in joined.items()},
+            **columns,
             names=tuple(self._names),
             groups=tuple(self._groups),
             ops=tuple(self._ops),
