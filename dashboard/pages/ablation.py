@@ -17,6 +17,7 @@ def layout(run: Run, query: dict[str, str]) -> list[Any]:
         return []
     return [
         sections.hero(run, run.focus()),
+        notices.incomplete(run),
         attribution.key_figures(run),
         attribution.doubts(run),
         *cards(run, exhibits.ABLATION, {}),

@@ -53,6 +53,7 @@ def write_ablation(
     blocks: int = 12,
     again: bool = True,
     wrong: str | None = None,
+    baseline: str = "baseline",
     split: bool = True,
     profiled: bool = True,
     seed: int = 0,
@@ -62,6 +63,7 @@ def write_ablation(
 
     Args:
         again: with an A/A arm.
+        baseline: `baseline` or `sdd`, what the layers are added to.
         wrong: an arm whose losses are another's.
         split: False for clocks that do not tell waiting from transfer.
     """
@@ -71,6 +73,11 @@ def write_ablation(
     arms = ["baseline", *(["baseline-aa"] if again else []), *map(planted.arm_name, planted.arms_of(layers)[1:])]
     logs = planted.log_steps(rng, 1, blocks, np.array([times[arm] for arm in arms]))
     steps = planted.steps_table(logs[0], arms)
+    on_top = {"baseline": baseline, "baseline-aa": f"{baseline}-aa"}
+    if baseline == "sdd":  # overlap always prefetches, the others do so by name
+        prefetching = {"overlap", "freescale", "baseline", "baseline-aa"}
+        on_top |= {arm: f"sdd+{arm}" for arm in arms if not prefetching & set(arm.split("+"))}
+    steps["arm"], arms = steps["arm"].replace(on_top), [on_top.get(arm, arm) for arm in arms]
     steps = steps.assign(compute_ms=0.7 * steps["step_ms"], wait_ms=0.3 * steps["step_ms"])
     if wrong is not None:
         steps.loc[steps["arm"] == wrong, "loss"] *= 1.01

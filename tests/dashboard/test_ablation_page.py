@@ -252,6 +252,24 @@ def test_waiting_that_cannot_be_told_from_transfer_is_shown_as_one(
     assert "Straggler" not in {row["class"] for row in exhibit.table.rows}
 
 
+def test_a_run_that_died_says_so_beside_what_it_has(tmp_path: Path, ablation_rundirs: ModuleType) -> None:
+    failure = {"rank": 1, "reason": "killed by signal 9", "log_tail": ""}
+    ablation_rundirs.write_ablation(tmp_path, "died", blocks=4, complete=False, failure=failure)
+    text = shown(tmp_path, "died")
+    assert "This run is not complete:  rank 1: killed by signal 9." in text
+    assert "Every combination of the layers" in text
+
+
+def test_on_top_of_sdd_layers_keep_their_colours(tmp_path: Path, ablation_rundirs: ModuleType) -> None:
+    path = ablation_rundirs.write_ablation(tmp_path, "sdd", blocks=3, layers=("balance", "overlap"), baseline="sdd")
+    exhibit = built("cube", open_run(path))
+    arms = list(exhibit.figure.layout.yaxis.ticktext)
+    assert arms == ["sdd", "sdd-aa", "sdd+balance", "overlap", "balance+overlap"]
+    colours = trace(exhibit, "Saved").marker.color
+    assert list(colours[2:4]) == [LAYER_COLOURS["balance"], LAYER_COLOURS["overlap"]]
+    assert colours[0] == colours[1]
+
+
 def test_without_traces_no_bubble_is_attributed(tmp_path: Path, ablation_rundirs: ModuleType) -> None:
     run = open_run(ablation_rundirs.write_ablation(tmp_path, "bare", profiled=False))
     assert exhibits.build("removed", run, {}) is None
