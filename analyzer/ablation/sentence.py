@@ -13,7 +13,9 @@ def of_ablation(report: dict[str, Any]) -> str:
     saved = ablation["total_ms"]["value"]
     layers = ", ".join(_of_layer(layer, entry) for layer, entry in report["attribution"].items())
     change = f"save {saved:.1f} of" if saved >= 0 else f"add {-saved:.1f} to"
-    return f"All layers together {change} {ablation['reference_ms']:.1f} ms per step (Shapley values: {layers})."
+    said = report["compare"][ablation["full"]]["verdict"]
+    doubt = "inconclusive; " if said == "inconclusive" else ""
+    return f"All layers together {change} {ablation['reference_ms']:.1f} ms per step ({doubt}Shapley values: {layers})."
 
 
 def _of_layer(layer: str, entry: dict[str, Any]) -> str:

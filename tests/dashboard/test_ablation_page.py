@@ -191,6 +191,7 @@ def test_two_blocks_give_values_and_no_whiskers(tmp_path: Path, ablation_rundirs
     assert not built("cube", few).figure.layout.shapes
     assert "with 95" not in built("waterfall", few).note
     text = shown(tmp_path, "few")
+    assert "ms per step (inconclusive; Shapley values:" in text
     assert "no interval" in text
     assert "Noise floor unknown" in text
     assert "The noise floor is unknown: too few blocks for an interval." in text
