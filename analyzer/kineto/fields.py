@@ -8,7 +8,7 @@ the plain types below, whose arguments stay `Raw` until it is known that they ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from math import nan
 from operator import or_
 from types import GenericAlias
@@ -111,6 +111,7 @@ def decoder_by_category(
     return msgspec.json.Decoder(GenericAlias(list, (reduce(or_, types),))).decode
 
 
+@lru_cache(maxsize=1 << 10)  # each time a category is learned, the others are there already
 def _type_of(category: str, used: bool, epoch: bool) -> type[msgspec.Struct]:
     fields: list[tuple[str, Any, Any]] = []
     if used:
