@@ -34,10 +34,9 @@ from freescale.bench.simulated_workload import shape_of
 from freescale.bench.trainer import Trainer
 from freescale.comm.shared_memory import open_shared_memory
 from freescale.comm.transport import Handle, Transport
-from freescale.overlap.collision import colliding_rows, tell_requesters
+from freescale.overlap.collision import colliding_rows, marked_of, put_together, rest_of, tell_requesters
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.lookup import Lookup, distribute
-from freescale.overlap.prioritized import marked
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.simulate.batches import share_of
 from workloads import registry
@@ -210,18 +209,15 @@ class Steps:
         watch.wait(told)
         with watch.piece("part", rows=both_asked + both_served, row_bytes=0.0):
             late, urgent = _result(chain)
-            marked(lookup.served, late.served, False)
+            rest_of(lookup.served, late.served)
         gradients = before.gradients()
         with watch.piece("part", rows=0.0, row_bytes=float(before.unique_rows()) * row_bytes):
-            marked(gradients, urgent.asked)
-            marked(gradients, urgent.asked, False)
-        parts = [
-            (rows[~mark].detach(), rows[mark].detach()) for rows, mark in zip(lookup.rows, late.asked, strict=True)
-        ]
+            marked_of(gradients, urgent.asked)
+            rest_of(gradients, urgent.asked)
+        rows = [of_group.detach() for of_group in lookup.rows]
+        waited, early = marked_of(rows, late.asked), rest_of(rows, late.asked)
         with watch.piece("merge", rows=asked, row_bytes=asked * row_bytes):
-            for mark, (early, waited) in zip(late.asked, parts, strict=True):
-                merged = early.new_empty((mark.numel(), early.shape[1]))
-                merged[~mark], merged[mark] = early, waited
+            put_together(late.asked, waited, early)
 
 
 def measure_turn(steps: Steps, batches: int, times: int, lanes: Lanes) -> None:

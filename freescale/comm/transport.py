@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from freescale.comm.annotate import wait_range
@@ -61,6 +62,8 @@ class Handle:
             begin_ns = time.perf_counter_ns()
             with wait_range(self.op, self.group, self.seq):
                 self._block()
+            if self._result.is_cuda:  # whichever stream it was made on, this one uses it
+                self._result.record_stream(torch.cuda.current_stream(self._result.device))
             self.completed_ns = time.perf_counter_ns()
             self.waited_ns = self.completed_ns - begin_ns
         return self._result

@@ -61,7 +61,8 @@ class BlockingSchedule:
 
     def _distribute(self, ids: Ids) -> Stages[Lookup]:
         embedding = self.parts.embedding
-        return Stages(distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids))
+        chain = distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids)
+        return Stages(chain, self.parts.side)
 
     def _advance(self) -> None:
         if self._prefetched:

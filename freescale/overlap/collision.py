@@ -19,17 +19,30 @@ from freescale.overlap.stages import Chain
 
 
 @dataclass
+class Parting:
+    """Places (int64, ascending) of what is marked, and of the rest: known in advance, nobody waits for a mask."""
+
+    marked: Tensor
+    rest: Tensor
+
+    @classmethod
+    def by(cls, marks: Tensor) -> Parting:
+        """Of bool[n]."""
+        return cls(marks.nonzero().squeeze(1), (~marks).nonzero().squeeze(1))
+
+
+@dataclass
 class Split:
     """A batch's rows, parted into those that are marked and the rest; for the requester and for the owner.
 
     Attributes:
-        asked: per group, bool[wanted]: marked among the rows that this rank wants.
-        served: per group, bool[served]: marked among the rows that this rank serves.
+        asked: per group, of the rows that this rank wants.
+        served: per group, of the rows that this rank serves.
         ask_counts, serve_counts: how many are marked, for each rank and group.
     """
 
-    asked: list[Tensor]
-    served: list[Tensor]
+    asked: list[Parting]
+    served: list[Parting]
     ask_counts: Counts
     serve_counts: Counts
 
@@ -58,14 +71,33 @@ def tell_requesters(lane: Transport, rows: Sequence[Tensor], lookups: Sequence[L
     asked = [mark.squeeze(1).to(torch.bool) for mark in unpack(told.wait(), recv_counts, ones)]
     return [
         Split(
-            of_lookup,
-            served[number],
+            [Parting.by(marks) for marks in of_lookup],
+            [Parting.by(marks) for marks in served[number]],
             count_marked(of_lookup, lookup.ask_counts),
             count_marked(served[number], lookup.serve_counts),
         )
         for number, lookup in enumerate(lookups)
         for of_lookup in [asked[number * groups : (number + 1) * groups]]
     ]
+
+
+def marked_of(tensors: Sequence[Tensor], parted: Sequence[Parting]) -> list[Tensor]:
+    """Per group, the rows that are marked."""
+    return [tensor.index_select(0, by.marked) for tensor, by in zip(tensors, parted, strict=True)]
+
+
+def rest_of(tensors: Sequence[Tensor], parted: Sequence[Parting]) -> list[Tensor]:
+    """Per group, the others."""
+    return [tensor.index_select(0, by.rest) for tensor, by in zip(tensors, parted, strict=True)]
+
+
+def put_together(parted: Sequence[Parting], marked: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    """Per group, [rows, dim]: the inverse of `marked_of` and `rest_of`."""
+    whole = []
+    for by, some, many in zip(parted, marked, others, strict=True):
+        rows = many.new_empty((some.shape[0] + many.shape[0], many.shape[1]))
+        whole.append(rows.index_copy_(0, by.rest, many).index_copy_(0, by.marked, some))
+    return whole
 
 
 def rest(counts: Counts, marked: Counts) -> Counts:

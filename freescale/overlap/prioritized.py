@@ -8,13 +8,21 @@ their rows. Every row sees the same updates, in the same order and with the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from freescale.comm.transport import Handle
-from freescale.overlap.collision import Split, colliding_rows, rest, tell_requesters
+from freescale.overlap.collision import (
+    Split,
+    colliding_rows,
+    marked_of,
+    put_together,
+    rest,
+    rest_of,
+    tell_requesters,
+)
 from freescale.overlap.contribution import Contribution
 from freescale.overlap.hooks import nothing
 from freescale.overlap.lookup import Lookup, distribute
@@ -80,7 +88,7 @@ class PrioritizedSchedule:
 
         lookup, rows_of = self._lookup_for(ids)
         self._window.append(lookup)
-        prepare = Stages(self._prepare(next_ids, update)) if next_ids is not None else None
+        prepare = Stages(self._prepare(next_ids, update), parts.side) if next_ids is not None else None
         embedded = embedding.embed(lookup, rows_of())
         if self._deferred is not None:
             self._deferred.send()
@@ -98,7 +106,7 @@ class PrioritizedSchedule:
                 gradients = collision_gradients()
                 if usable:
                     embedding.update(gradients, scale, embedding.lr)
-                wanted = marked(ahead.lookup.served, ahead.late.served)
+                wanted = marked_of(ahead.lookup.served, ahead.late.served)
                 ahead.collision = embedding.look_up(
                     lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
                 )
@@ -140,7 +148,8 @@ class PrioritizedSchedule:
         if ahead is None:
             self.drain()
             embedding = self.parts.embedding
-            lookup = run(distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids))
+            chain = distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids)
+            lookup = run(chain, self.parts.side)
             rows = fetch_all(self.parts, lookup)
             return lookup, lambda: rows
         check_announced(ahead.ids, ids)
@@ -152,12 +161,7 @@ class PrioritizedSchedule:
         if ahead.collision is None:
             return exclusive
         collision = self.parts.embedding.received(ahead.collision, ahead.late.ask_counts)
-        merged = []
-        for late, early_rows, late_rows in zip(ahead.late.asked, exclusive, collision, strict=True):
-            rows = early_rows.new_empty((late.numel(), early_rows.shape[1]))
-            rows[~late], rows[late] = early_rows, late_rows
-            merged.append(rows)
-        return merged
+        return put_together(ahead.late.asked, collision, exclusive)
 
     def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
         """IDs of the next batch, its split, and its exclusive rows on their way."""
@@ -169,7 +173,7 @@ class PrioritizedSchedule:
         if self._deferred is not None:
             yield self._deferred.send()
             self.drain()  # before anything reads these rows
-        wanted = marked(lookup.served, late.served, False)
+        wanted = rest_of(lookup.served, late.served)
         send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
         exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
         return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
@@ -196,18 +200,18 @@ class PrioritizedSchedule:
 
         split, gradients = ahead.urgent, lookup.gradients()
         first = embedding.give_back(
-            lanes["urgent"], marked(gradients, split.asked), split.ask_counts, split.serve_counts
+            lanes["urgent"], marked_of(gradients, split.asked), split.ask_counts, split.serve_counts
         )
         send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
-        later = marked(gradients, split.asked, False)
+        later = rest_of(gradients, split.asked)
 
         def collision() -> list[Contribution]:
-            rows = marked(lookup.served, split.served)
+            rows = marked_of(lookup.served, split.served)
             mine = embedding.contribution(first, rows, split.serve_counts)
             return [*(one.where(ahead.colliding) for one in earlier()), mine]
 
         def exclusive(sent: Handle) -> list[Contribution]:
-            rows = marked(lookup.served, split.served, False)
+            rows = rest_of(lookup.served, split.served)
             mine = embedding.contribution(sent, rows, receive)
             return [*(one.where_not(ahead.colliding) for one in earlier()), mine]
 
@@ -217,8 +221,3 @@ class PrioritizedSchedule:
         nbytes = sum(part.nbytes for part in later)
         self._deferred = _Deferred(give_back, exclusive, embedding.lr, parts.scale, nbytes)
         return collision
-
-
-def marked(tensors: Sequence[Tensor], marks: Sequence[Tensor], value: bool = True) -> list[Tensor]:
-    """Per group, the rows whose mark is `value`."""
-    return [tensor[mark if value else ~mark] for tensor, mark in zip(tensors, marks, strict=True)]

@@ -14,6 +14,7 @@ from freescale.errors import FreeScaleError
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.lookup import Lookup
+from freescale.overlap.side_stream import SideStream
 
 Ids = Mapping[str, Tensor]
 LossOf = Callable[[Mapping[str, Tensor]], Tensor]
@@ -64,6 +65,7 @@ class Parts:
         hooks: on the dense model; they let other exchanges move along during forward and backward.
         scaler: of the loss, for fp16. A step in which any rank's gradients overflow is skipped as a whole, dense
             parameters and rows alike; that is decided before the first gradient is applied.
+        side: where the batch ahead is prepared.
     """
 
     embedding: ShardedEmbedding
@@ -71,7 +73,11 @@ class Parts:
     lanes: Mapping[str, Transport]
     hooks: ComputeHooks
     scaler: torch.amp.GradScaler | None = None
+    side: SideStream = field(init=False)
     _finite: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.side = SideStream(self.embedding.weights[0].device)
 
     @property
     def scale(self) -> float:

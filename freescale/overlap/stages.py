@@ -10,17 +10,19 @@ from collections.abc import Generator
 from typing import Generic, TypeVar
 
 from freescale.comm.transport import Handle
+from freescale.overlap.side_stream import SideStream
 
 Result = TypeVar("Result")
 Chain = Generator[Handle, None, Result]
 
 
 class Stages(Generic[Result]):
-    """A chain under way."""
+    """A chain under way, on a stream of its own."""
 
-    def __init__(self, chain: Chain[Result]) -> None:
-        self._chain = chain
+    def __init__(self, chain: Chain[Result], side: SideStream) -> None:
+        self._chain, self._side = chain, side
         self._needs: Handle | None = None
+        side.begin()
         self._step()
 
     def advance(self) -> None:
@@ -29,20 +31,23 @@ class Stages(Generic[Result]):
             self._step()
 
     def finish(self) -> Result:
-        """Go to the end, waiting where necessary."""
+        """Go to the end, waiting where necessary; the result is for the current stream."""
         while self._needs is not None:
-            self._needs.wait()
+            with self._side.entered():
+                self._needs.wait()
             self._step()
+        self._side.join(self._result)
         return self._result
 
     def _step(self) -> None:
         try:
-            self._needs = next(self._chain)
+            with self._side.entered():
+                self._needs = next(self._chain)
         except StopIteration as stop:
             self._needs = None
             self._result: Result = stop.value
 
 
-def run(chain: Chain[Result]) -> Result:
+def run(chain: Chain[Result], side: SideStream) -> Result:
     """The chain from beginning to end, waiting at every handle."""
-    return Stages(chain).finish()
+    return Stages(chain, side).finish()
