@@ -23,7 +23,7 @@ from freescale.errors import FreeScaleError
 if TYPE_CHECKING:
     from freescale.bench.calibration_fit import Calibration
 
-_TIMEOUT_S = 300
+_TIMEOUT_S = 600
 _QUIET_PCT = 5.0
 
 
