@@ -75,14 +75,14 @@ def _watch(process: psutil.Process, peak: list[float]) -> None:
     """Keep the largest sum of proportional set sizes of a process tree, shared pages counted once."""
     while True:
         try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return
             family = [process, *process.children(recursive=True)]
             peak[0] = max(peak[0], sum(member.memory_full_info().pss for member in family) / MIB)
-        except psutil.NoSuchProcess:
+        except psutil.NoSuchProcess:  # it, or a child that has just ended
             if not process.is_running():
                 return
         except psutil.AccessDenied:
-            return
-        if process.status() == psutil.STATUS_ZOMBIE:
             return
         time.sleep(0.005)
 

@@ -82,7 +82,9 @@ def _notes(analysis: ArmAnalysis) -> Iterable[str]:
             yield f"{beside} ({sure}, {found.pairs} pairs)"
     if findings.compute_tokens_r is not None:
         yield f"compute follows tokens with r = {findings.compute_tokens_r:.2f}"
-    if clocks.method == "one host":
+    if len(clocks.offset_ns) == 1:
+        yield "clocks: one rank, nothing to compare"
+    elif clocks.method == "one host":
         yield "clocks: one host, one clock"
     elif clocks.method == "none":
         yield "clocks: not compared; nothing ties them together"
