@@ -29,13 +29,18 @@ BASELINE, AGAIN = "baseline", "baseline-aa"
 @click.option("--ranks", default=2, show_default=True)
 @click.option("--blocks", default=8, show_default=True)
 @click.option("--policies", default="rounds,zigzag", show_default=True)
-@click.option("--profiled-steps", default=6, show_default=True, help="Per block and arm; stragglers are counted there.")
+@click.option(
+    "--profiled-steps",
+    default=6,
+    show_default=True,
+    help="Per block and arm: as many timed ones, and those in which stragglers are counted.",
+)
 def main(preset: str, ranks: int, blocks: int, policies: str, profiled_steps: int) -> None:
     for policy in policies.split(","):
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-m", "freescale.bench.cli", "run", preset, "--out", out, "--json"]
             command += ["--ranks", str(ranks), "--blocks", str(blocks), "--policy", policy]
-            command += ["--profiled-steps", str(profiled_steps)]
+            command += ["--steps", str(profiled_steps), "--profiled-steps", str(profiled_steps)]
             command += ["--arms", f"{BASELINE},balance,{AGAIN}"]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=1800)
             (run,) = list_runs(Path(out))
@@ -62,7 +67,14 @@ def report(run: RunDirectory) -> None:
     by_arm = error.groupby(known["arm"]).median()
     print(f"  predicted against measured compute: median error {100 * error.median():.1f} %", end="")
     print(f", by arm {(100 * by_arm).round(1).to_dict()}, {len(known)} rank-steps")
-    print(f"  of that, noise: {100 * repeat_error(steps):.1f} % is how far the same samples differ between two turns")
+    timed = steps[~steps["warmup"] & steps["arm"].isin([BASELINE, AGAIN])]
+    twice = timed.pivot(index=["block", "step", "rank"], columns="arm", values="compute_ms")
+    print(f"  noise: the same samples differ by {100 * repeat_error(twice):.1f} % between two turns", end="")
+    predicted = timed[timed["arm"] == BASELINE].set_index(twice.index.names)["predicted_cost"]
+    error = ((predicted - twice.mean(axis=1)).abs() / twice.mean(axis=1)).median()
+    print(f"; against the mean of the two the predictions are off by {100 * error:.1f} %")
+    floor = 100 * straggler_by_noise(twice) * timed["compute_ms"].mean() / timed["step_ms"].mean()
+    print(f"  noise alone would leave {floor:.1f} % straggler, were the samples divided perfectly")
     moved = steps[steps["arm"] == "balance"][["moved_bytes", "batch_bytes"]].sum()
     print(f"  {100 * (1 - moved['moved_bytes'] / moved['batch_bytes']):.1f} % of the bytes stayed at home")
     for arm in (BASELINE, "balance"):
@@ -73,11 +85,19 @@ def report(run: RunDirectory) -> None:
         )
 
 
-def repeat_error(steps: pd.DataFrame) -> float:
+def repeat_error(twice: pd.DataFrame) -> float:
     """Median relative difference of compute_ms on identical work: baseline and its copy, same block, step, rank."""
-    timed = steps[~steps["warmup"] & steps["arm"].isin([BASELINE, AGAIN])]
-    twice = timed.pivot(index=["block", "step", "rank"], columns="arm", values="compute_ms")
     return float(((twice[AGAIN] - twice[BASELINE]).abs() / twice[BASELINE]).median())
+
+
+def straggler_by_noise(twice: pd.DataFrame) -> float:
+    """Share of its compute that a rank would wait, on average, for others whose equal work took longer by noise.
+
+    The log-ratio of two turns of one rank's samples has twice the variance of one turn's noise, so a draw of it divided
+    by √2 is as large as the noise of one turn.
+    """
+    noise = (np.log(twice[AGAIN] / twice[BASELINE]) / np.sqrt(2)).unstack("rank")
+    return float((noise.max(axis=1) - noise.mean(axis=1)).mean())
 
 
 def interval(blocks: np.ndarray, unit: str) -> str:
