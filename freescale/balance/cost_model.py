@@ -20,7 +20,8 @@ from freescale.errors import FreeScaleError
 
 _EXPLAINING_R2 = 0.5
 _ACCURATE_ERROR = 0.1
-_OUTLIER = 5.0
+_OUTLIER = 3.0
+_CLEARINGS = 3
 _MAD_TO_SIGMA = 1.4826
 
 
@@ -120,11 +121,13 @@ def _terms(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> Fit:
-    residual = np.abs(busy_ms - _predict(work, _solve(work, busy_ms)))
-    # Once more without the steps that something else disturbed.
-    usual = residual <= _OUTLIER * max(_MAD_TO_SIGMA * float(np.median(residual)), 1e-9 * float(busy_ms.max()))
-    work, busy_ms = work[usual], busy_ms[usual]
+    all_work, all_ms = work, busy_ms
     coefficients = _solve(work, busy_ms)
+    for _ in range(_CLEARINGS):  # again and again without the steps that something else disturbed
+        residual = np.abs(all_ms - _predict(all_work, coefficients))
+        usual = residual <= _OUTLIER * max(_MAD_TO_SIGMA * float(np.median(residual)), 1e-9 * float(all_ms.max()))
+        work, busy_ms = all_work[usual], all_ms[usual]
+        coefficients = _solve(work, busy_ms)
     residual = busy_ms - _predict(work, coefficients)
     spread = float(((busy_ms - busy_ms.mean()) ** 2).sum())
     return Fit(

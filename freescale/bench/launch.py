@@ -165,11 +165,8 @@ def _log_tail(logs: Path, rank: int) -> str:
 
 @contextlib.contextmanager
 def environment_of_ranks() -> Iterator[None]:
-    """What the ranks inherit: gloo on the loopback (the host's name need not resolve), one thread each, and a glibc
-    that keeps freed memory. Given back to the system after every large tensor, it comes back page by page: 10 % of a
-    step on the CPU, and a good part of its noise."""
+    """What the ranks inherit: gloo on the loopback (the host's name need not resolve), one thread each."""
     wanted = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0", "OMP_NUM_THREADS": "1"}
-    wanted |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(16 << 30), "MALLOC_TOP_PAD_": str(64 << 20)}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if before[name] is None})
     try:

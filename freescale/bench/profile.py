@@ -6,6 +6,7 @@ leaves one trace per arm, in which the steps of all blocks follow one another.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import re
@@ -43,6 +44,23 @@ def profiled_turn(
         The rank's Kineto trace, gzipped JSON. Its `freescale` entry holds the arm and, for each recorded step, the
         profiler's number, block, number in the turn, tokens and samples of this rank.
     """
+    rows, trace = _recorded(trainer, arm, batches, config, step_done)
+    gc.collect()  # the profiler is in a cycle, with 100 MB of events whose size Python's collector does not see
+    first = block * config.steps_in_profile
+    recorded = [
+        {"step": first + row["step"], "block": block, "turn_step": row["step"]}
+        | {name: row[name] for name in ("tokens", "samples")}
+        for row in rows[config.steps_in_profile - config.profiled_steps :]
+    ]
+    trace["traceEvents"] = _renumber(trace["traceEvents"], first)
+    facts = {"arm": arm.name, "steps": recorded, "pid": os.getpid()}
+    return gzip.compress(msgspec.json.encode({"freescale": facts, **trace}), compresslevel=5)
+
+
+def _recorded(
+    trainer: Trainer, arm: Arm, batches: Sequence[JaggedBatch], config: RunConfig, step_done: Callable[[], None]
+) -> tuple[list[dict[str, Any]], dict[str, msgspec.Raw]]:
+    """(Rows of the turn, its trace)."""
     activities = [ProfilerActivity.CPU]
     if trainer.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -61,16 +79,7 @@ def profiled_turn(
 
             steps = config.steps_in_profile
             rows = trainer.run_turn(arm, batches[:steps], after_step, then=batches[steps])
-        trace = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
-    first = block * config.steps_in_profile
-    recorded = [
-        {"step": first + row["step"], "block": block, "turn_step": row["step"]}
-        | {name: row[name] for name in ("tokens", "samples")}
-        for row in rows[unrecorded:]
-    ]
-    trace["traceEvents"] = _renumber(trace["traceEvents"], first)
-    facts = {"arm": arm.name, "steps": recorded, "pid": os.getpid()}
-    return gzip.compress(msgspec.json.encode({"freescale": facts, **trace}), compresslevel=5)
+        return rows, msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
 
 
 def merge(traces: Sequence[bytes]) -> bytes:
