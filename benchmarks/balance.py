@@ -73,8 +73,24 @@ def report(run: RunDirectory) -> None:
     predicted = timed[timed["arm"] == BASELINE].set_index(twice.index.names)["predicted_cost"]
     error = ((predicted - twice.mean(axis=1)).abs() / twice.mean(axis=1)).median()
     print(f"; against the mean of the two the predictions are off by {100 * error:.1f} %")
+    unprofiled = {
+        arm: imbalance(steps[~steps["warmup"] & (steps["arm"] == arm)]) for arm in (BASELINE, "balance", AGAIN)
+    }
+    print("  unprofiled steps, by compute times: a rank is ahead of the slowest by", end="")
+    print(", ".join(f" {share.mean():.2f} % ({arm})" for arm, share in unprofiled.items()), "of a step;", end="")
+    total = 100 * unprofiled["balance"].mean() / unprofiled[BASELINE].mean()
+    by_block = 100 * unprofiled["balance"] / unprofiled[BASELINE]
+    print(f" balance {total:.1f} % of the baseline's; per block {by_block.round(0).astype(int).tolist()}")
+    print(f"    balance {interval(unprofiled['balance'].to_numpy(), '%')}, ", end="")
+    print(f"baseline {interval(unprofiled[BASELINE].to_numpy(), '%')}, ", end="")
     floor = 100 * straggler_by_noise(twice) * timed["compute_ms"].mean() / timed["step_ms"].mean()
-    print(f"  noise alone would leave {floor:.1f} % straggler, were the samples divided perfectly")
+    print(f"noise alone {floor:.2f} %")
+    busy = bubbles.assign(busy=bubbles["compute_ns"] + bubbles["host_ns"])
+    busy = busy[busy["arm"].isin([BASELINE, AGAIN])]
+    twice = busy.pivot(index=["step", "rank"], columns="arm", values="busy")
+    floor = 100 * straggler_by_noise(twice) * busy["busy"].mean() / busy["window_ns"].mean()
+    print(f"  profiled steps: the same samples differ by {100 * repeat_error(twice):.1f} %, ", end="")
+    print(f"noise alone would leave {floor:.2f} % straggler, were the samples divided perfectly")
     moved = steps[steps["arm"] == "balance"][["moved_bytes", "batch_bytes"]].sum()
     print(f"  {100 * (1 - moved['moved_bytes'] / moved['batch_bytes']):.1f} % of the bytes stayed at home")
     for arm in (BASELINE, "balance"):
@@ -83,6 +99,13 @@ def report(run: RunDirectory) -> None:
         print(
             f"  {arm:12} waits {waits['blocked_ms'].median():.3f} ms a step for the data lane, {share:.2f} % (medians)"
         )
+
+
+def imbalance(steps: pd.DataFrame) -> pd.Series:
+    """By block: how far ahead of the slowest rank the ranks are by their own compute times, mean in % of a step."""
+    compute = steps.pivot(index=["block", "step"], columns="rank", values="compute_ms")
+    ahead = compute.rsub(compute.max(axis=1), axis=0).mean(axis=1) / steps.groupby(["block", "step"])["step_ms"].max()
+    return 100 * ahead.groupby("block").mean()
 
 
 def repeat_error(twice: pd.DataFrame) -> float:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import fdtrc
 
 from freescale.balance.policies import Costs
 from freescale.errors import FreeScaleError
 
-_EXPLAINING_R2 = 0.5
+_CHANCE = 0.001
 _ACCURATE_ERROR = 0.1
 _OUTLIER = 3.0
 _CLEARINGS = 3
@@ -36,6 +37,7 @@ class Fit:
         r2: share of the variance of rank times that it explains.
         median_error: median of |predicted - measured| / measured.
         rows: rank times it was fitted to, outliers left out.
+        chance: how likely so much would be explained if the times had nothing to do with the samples (F test).
     """
 
     per_unit: NDArray[np.float64]
@@ -43,11 +45,15 @@ class Fit:
     r2: float
     median_error: float
     rows: int
+    chance: float
 
     @property
     def explains(self) -> bool:
-        """Whether to trust it: it explains most of the variance, or there is hardly any left to explain."""
-        return self.r2 >= _EXPLAINING_R2 or self.median_error <= _ACCURATE_ERROR
+        """Whether to trust it: what it explains is no accident, or there is hardly anything to explain.
+
+        A bar on r2 itself would turn a good model down where the machine is noisy.
+        """
+        return self.chance <= _CHANCE or self.median_error <= _ACCURATE_ERROR
 
 
 class CostModel:
@@ -130,13 +136,23 @@ def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> Fit:
         coefficients = _solve(work, busy_ms)
     residual = busy_ms - _predict(work, coefficients)
     spread = float(((busy_ms - busy_ms.mean()) ** 2).sum())
+    r2 = 1.0 - float((residual**2).sum()) / spread if spread > 0 else 0.0
     return Fit(
         per_unit=coefficients[:-1],
         per_step_ms=float(coefficients[-1]),
-        r2=1.0 - float((residual**2).sum()) / spread if spread > 0 else 0.0,
+        r2=r2,
         median_error=float(np.median(np.abs(residual) / busy_ms)),
         rows=busy_ms.size,
+        chance=_chance(r2, int((coefficients[:-1] > 0).sum()), busy_ms.size),
     )
+
+
+def _chance(r2: float, terms: int, rows: int) -> float:
+    """p of the F test that none of the terms has anything to do with the times."""
+    free = rows - terms - 1
+    if r2 <= 0 or terms == 0 or free <= 0:
+        return 1.0
+    return float(fdtrc(terms, free, r2 / terms / ((1 - r2) / free))) if r2 < 1 else 0.0
 
 
 def _solve(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -170,3 +170,20 @@ def test_other_jagged_axes_count_linearly() -> None:
 def test_a_window_smaller_than_what_a_fit_needs_is_refused() -> None:
     with pytest.raises(FreeScaleError, match="least: 20, expected 1 to window, which is 10"):
         CostModel(prior, window=10, least=20)
+
+
+def test_noise_that_hides_most_of_the_variance_does_not_turn_a_right_model_down() -> None:
+    draw = np.random.default_rng(5)
+    model = CostModel(prior=lambda lengths: np.ones(len(lengths)))
+    for _ in range(40):
+        steps = [np.column_stack([draw.integers(1, 400, 32), draw.integers(1, 16, 32)]) for _ in range(2)]
+        ms = [1e-4 * float((lengths[:, 0].astype(float) ** 2).sum()) for lengths in steps]
+        work = np.stack([work_of(lengths) for lengths in steps])
+        model.observe(work, np.array(ms) * draw.lognormal(0.0, 0.2, 2))
+    fit = model.refit()
+    assert fit is not None
+    assert fit.r2 < 0.5
+    assert model.source == "fit"
+    lengths = np.column_stack([np.arange(1, 400), np.full(399, 8)])
+    true = lengths[:, 0].astype(float) ** 2
+    assert np.corrcoef(model(lengths), true)[0, 1] > np.corrcoef(lengths.sum(axis=1), true)[0, 1]
