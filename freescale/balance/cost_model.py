@@ -20,6 +20,7 @@ from freescale.balance.policies import Costs
 from freescale.errors import FreeScaleError
 
 _CHANCE = 0.001
+_RECENT = 16
 _ACCURATE_ERROR = 0.1
 _OUTLIER = 3.0
 _CLEARINGS = 3
@@ -38,6 +39,7 @@ class Fit:
         median_error: median of |predicted - measured| / measured.
         rows: rank times it was fitted to, outliers left out.
         chance: how likely so much would be explained if the times had nothing to do with the samples (F test).
+        pace: median of measured / predicted over the latest rank times: a machine's speed drifts within a window.
     """
 
     per_unit: NDArray[np.float64]
@@ -46,6 +48,7 @@ class Fit:
     median_error: float
     rows: int
     chance: float
+    pace: float
 
     @property
     def explains(self) -> bool:
@@ -93,7 +96,7 @@ class CostModel:
         """Compute time of a rank with these samples; NaN while there is no fit that explains the times."""
         if self.fit is None or not self.fit.explains:
             return float("nan")
-        return float(self(lengths).sum() + self.fit.per_step_ms)
+        return float(self(lengths).sum() + self.fit.per_step_ms) * self.fit.pace
 
     def observe(self, work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> None:
         """Take in one step of all ranks.
@@ -144,7 +147,13 @@ def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> Fit:
         median_error=float(np.median(np.abs(residual) / busy_ms)),
         rows=busy_ms.size,
         chance=_chance(r2, int((coefficients[:-1] > 0).sum()), busy_ms.size),
+        pace=_pace(all_ms[-_RECENT:], _predict(all_work[-_RECENT:], coefficients)),
     )
+
+
+def _pace(measured_ms: NDArray[np.float64], predicted_ms: NDArray[np.float64]) -> float:
+    known = predicted_ms > 0
+    return float(np.median(measured_ms[known] / predicted_ms[known])) if known.any() else 1.0
 
 
 def _chance(r2: float, terms: int, rows: int) -> float:

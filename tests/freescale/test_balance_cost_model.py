@@ -187,3 +187,14 @@ def test_noise_that_hides_most_of_the_variance_does_not_turn_a_right_model_down(
     lengths = np.column_stack([np.arange(1, 400), np.full(399, 8)])
     true = lengths[:, 0].astype(float) ** 2
     assert np.corrcoef(model(lengths), true)[0, 1] > np.corrcoef(lengths.sum(axis=1), true)[0, 1]
+
+
+def test_predictions_follow_a_machine_that_slows_down() -> None:
+    draw = np.random.default_rng(6)
+    model = CostModel(prior=lambda lengths: np.ones(len(lengths)))
+    for step in range(60):
+        steps = [np.column_stack([draw.integers(1, 400, 32), draw.integers(1, 16, 32)]) for _ in range(2)]
+        ms = np.array([1e-4 * float((lengths[:, 0].astype(float) ** 2).sum()) for lengths in steps])
+        model.observe(np.stack([work_of(lengths) for lengths in steps]), ms * (1.0 if step < 40 else 1.5))
+    model.refit()
+    assert model.predicted_ms(steps[0]) == pytest.approx(1.5 * ms[0], rel=0.05)
