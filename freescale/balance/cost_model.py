@@ -21,6 +21,7 @@ from freescale.errors import FreeScaleError
 
 _CHANCE = 0.001
 _RECENT = 16
+_DRIFT = 2.0
 _ACCURATE_ERROR = 0.1
 _OUTLIER = 3.0
 _CLEARINGS = 3
@@ -152,8 +153,9 @@ def _fit(work: NDArray[np.float64], busy_ms: NDArray[np.float64]) -> Fit:
 
 
 def _pace(measured_ms: NDArray[np.float64], predicted_ms: NDArray[np.float64]) -> float:
-    known = predicted_ms > 0
-    return float(np.median(measured_ms[known] / predicted_ms[known])) if known.any() else 1.0
+    ratio = measured_ms[predicted_ms > 0] / predicted_ms[predicted_ms > 0]
+    drifted = ratio[(ratio > 1 / _DRIFT) & (ratio < _DRIFT)]  # beyond it something happened that will not last
+    return float(np.median(drifted)) if drifted.size else 1.0
 
 
 def _chance(r2: float, terms: int, rows: int) -> float:
