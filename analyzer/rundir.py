@@ -14,6 +14,7 @@ reader sees a whole file or none.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tempfile
@@ -75,7 +76,8 @@ class RunDirectory:
         if not file.exists():
             return pd.DataFrame()
         try:
-            return pd.read_parquet(file)
+            # In one go: a run that goes on replaces the file, and pandas would open it more than once.
+            return pd.read_parquet(io.BytesIO(file.read_bytes()))
         except (OSError, ValueError) as error:
             raise AnalyzerError(f"{file}: not a readable Parquet file ({error}); run the command again") from error
 
