@@ -27,7 +27,7 @@ def job(rank: int, world_size: int, out: str, steps: int) -> str | None:
     with freescale.capture(out, steps=3, wait=2, warmup=1, name="toy") as capture:
         for step in range(steps):
             if rank == 1:
-                time.sleep(0.02)  # the straggler that analysis must find
+                time.sleep(0.08)  # the straggler that analysis must find, however noisy the machine
             model(torch.randn(32, 128)).sum().backward()
             capture.step(tokens=100 * (rank + 1) + step, samples=32)
     return str(capture.run) if capture.run else None
@@ -52,7 +52,7 @@ def test_every_rank_is_captured_and_analysis_names_the_late_one(run_ranks: Any, 
     bubbles = open_run(first).bubbles()
     assert sorted(bubbles["step"].unique()) == [3, 4, 5]
     waiting = bubbles.groupby("rank")["straggler_ns"].mean() / 1e6
-    assert waiting[0] > 10  # 20 ms asleep, less what the machine's noise takes away
+    assert waiting[0] > 30  # 80 ms asleep, less what the machine's noise takes away
     assert waiting[1] < waiting[0] / 2
     assert "rank 1" in report.headline
 
