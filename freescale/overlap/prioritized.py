@@ -98,14 +98,13 @@ class PrioritizedSchedule:
         ahead = prepare.finish() if prepare else None
         if update:
             collision_gradients = self._send_gradients(lookup, ahead)
-            scale = parts.scale
             usable = parts.step_dense()  # hides the urgent exchange
             assert self._deferred is not None
             self._deferred.usable = usable
             if ahead is not None:
                 gradients = collision_gradients()
                 if usable:
-                    embedding.update(gradients, scale, embedding.lr)
+                    embedding.update(gradients, self._deferred.scale, self._deferred.lr)
                 wanted = marked_of(ahead.lookup.served, ahead.late.served)
                 ahead.collision = embedding.look_up(
                     lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
