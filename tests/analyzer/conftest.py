@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))  # kineto_text and planted are modules that hypothesis strategies need
 
 
 @pytest.fixture

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import pytest
+import ablation_rundirs
 from rich.console import Console
 
 from freescale.bench.terminal import print_report
-
-
-@pytest.fixture(scope="module")
-def ablation_rundirs() -> ModuleType:
-    file = Path(__file__).parents[1] / "dashboard" / "ablation_rundirs.py"
-    spec = importlib.util.spec_from_file_location("bench_ablation_rundirs", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def printed(run: Path) -> tuple[str, Any]:
@@ -37,9 +24,7 @@ def lines_of(text: str, start: str) -> list[str]:
     return [line for line in text.splitlines() if line.split() and line.split()[0] == start]
 
 
-def test_an_ablation_fits_into_80_columns_with_the_numbers_of_the_report(
-    tmp_path: Path, ablation_rundirs: ModuleType
-) -> None:
+def test_an_ablation_fits_into_80_columns_with_the_numbers_of_the_report(tmp_path: Path) -> None:
     text, report = printed(ablation_rundirs.write_ablation(tmp_path))
     assert max(map(len, text.splitlines())) <= 80
     assert text.split()[:3] == report["headline"].split()[:3]
@@ -53,7 +38,7 @@ def test_an_ablation_fits_into_80_columns_with_the_numbers_of_the_report(
     assert legend.rstrip().endswith("host")
 
 
-def test_a_wrong_arm_has_no_speed(tmp_path: Path, ablation_rundirs: ModuleType) -> None:
+def test_a_wrong_arm_has_no_speed(tmp_path: Path) -> None:
     text, report = printed(ablation_rundirs.write_ablation(tmp_path, wrong="overlap"))
     assert "overlap is wrong" in text.splitlines()[1]
     (row,) = (line for line in lines_of(text, "overlap") if line.split()[-1] == "wrong" and "off by" in line)

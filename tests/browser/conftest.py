@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ablation_rundirs
 import pytest
+import rundirs as _rundirs
 
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS = [
@@ -31,19 +32,9 @@ START_S = 60
 OpenPage = Callable[..., Any]
 
 
-def _load(name: str) -> ModuleType:
-    file = ROOT / "tests" / "dashboard" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"browser_{name}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def rundirs() -> ModuleType:
-    return _load("rundirs")
+    return _rundirs
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +45,7 @@ def runs_root(tmp_path_factory: pytest.TempPathFactory, rundirs: ModuleType) -> 
     rundirs.write_run(root, "died", failure={"rank": 1, "reason": "killed by signal 9"})
     hostile = rundirs.HOSTILE
     rundirs.write_run(root, "evil", arms=("baseline", hostile), workload={"preset": hostile}, warnings=[hostile])
-    write_ablation = _load("ablation_rundirs").write_ablation
+    write_ablation = ablation_rundirs.write_ablation
     write_ablation(root, "ablation")
     write_ablation(root, "ablation-of-few", blocks=2, seed=1)
     write_ablation(root, "ablation-wrong", wrong="overlap", world_size=4)

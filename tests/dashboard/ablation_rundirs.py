@@ -4,29 +4,16 @@ what is tested is that pages and reports show its numbers.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import ablation_runs as planted
 import numpy as np
 import pandas as pd
 
 from analyzer import rundir
 from analyzer.report import build_report
 
-
-def _load_planted() -> ModuleType:
-    file = Path(__file__).parents[1] / "analyzer" / "ablation_runs.py"
-    spec = importlib.util.spec_from_file_location("dashboard_ablation_runs", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-planted = _load_planted()
 DIVIDENDS = {("balance",): 32.0, ("overlap",): 24.0, ("smfree",): -3.0, ("balance", "overlap"): -8.0,
              ("overlap", "smfree"): 9.0}  # fmt: skip
 # ms of a profiled step that each layer takes off a class

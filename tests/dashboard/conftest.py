@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import ablation_rundirs as _ablation_rundirs
 import pytest
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"dashboard_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_rundirs = _load("rundirs")
-_ablation_rundirs = _load("ablation_rundirs")
+import rundirs as _rundirs
 
 PLAIN = "20260301T101500Z-hstu-small-gloox2"
 EIGHT = "20260302T090000Z-hstu-small-gloox8"
