@@ -195,11 +195,16 @@ class _Collectives:
 
         ends, flags = [], []
         for i, row in enumerate(issued.tolist()):
-            end, exact = self._end(row, facts[i], moved[i], workers, span_of.get(i, -1))
-            # Over an emulated link the collective goes on after the transport underneath is done.
-            held_up = self._links.get((facts[i][1], facts[i][2]), [])
-            ends.append(max([end, *(self._delivered_ns(link) for link in held_up)]))
-            flags.append((0 if exact else int(Flag.INEXACT_END)) | (int(Flag.BY_HAND) if moved[i] else 0))
+            held_up = [self._delivered_ns(link) for link in self._links.get((facts[i][1], facts[i][2]), [])]
+            # Over an emulated link a collective goes on after the transport underneath is done, whoever moves its
+            # bytes; bytes that a rank takes over long after that keep nothing busy in between.
+            moved_alone = moved[i] and not held_up
+            end, exact = self._end(row, facts[i], moved_alone, workers, span_of.get(i, -1))
+            if held_up:
+                end = max(held_up) if moved[i] else max(end, *held_up)
+                exact |= moved[i]
+            ends.append(end)
+            flags.append((0 if exact else int(Flag.INEXACT_END)) | (int(Flag.BY_HAND) if moved_alone else 0))
         self._add_rows(builder, issued, np.array(ends, np.int64), facts, np.array(flags, np.uint8))
         by_hand = [row for row, has_moves in zip(issued.tolist(), moved, strict=True) if has_moves]
         self._add_waits(builder, [*ranges.waits.tolist(), *ranges.moves.tolist(), *by_hand])
