@@ -121,7 +121,7 @@ class Steps:
             self.workload.tables(), self.workload.feature_tables(), rank, world, RowOptimizer("adagrad"), seed=SEED
         )
         self.dense = self.workload.dense_model()
-        self.optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3, foreach=True)
         self.row_bytes = float(self.workload.config.embedding_dim * 4)
 
     def measure(self, batches: int, times: int, lanes: Mapping[str, Transport], place: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ class Trainer:
             A row per step with the step columns of steps.parquet, the same on every rank where it is global.
         """
         self.restore()
-        optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3)
+        optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3, foreach=True)
         lanes = self.lanes.of(arm)
         schedule = self._schedule(arm, Parts(self.embedding, optimizer, lanes, self.hooks))
         fed = [*batches, then] if then is not None else batches

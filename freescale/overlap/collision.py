@@ -15,7 +15,7 @@ from freescale.comm.transport import Transport
 from freescale.overlap.contribution import is_in
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts, count_marked, elements, pack, unpack
-from freescale.overlap.stages import Chain
+from freescale.overlap.stages import Exchanges
 
 
 @dataclass
@@ -58,7 +58,7 @@ def colliding_rows(now: Sequence[Lookup], after: Lookup) -> list[Tensor]:
     return colliding
 
 
-def tell_requesters(lane: Transport, rows: Sequence[Tensor], lookups: Sequence[Lookup]) -> Chain[list[Split]]:
+def tell_requesters(lane: Transport, rows: Sequence[Tensor], lookups: Sequence[Lookup]) -> Exchanges[list[Split]]:
     """Split several batches by the owners' `rows` (per group, ascending) in one all-to-all of a byte per row."""
     groups = len(rows)
     served = [[is_in(wanted, among) for wanted, among in zip(lookup.served, rows, strict=True)] for lookup in lookups]

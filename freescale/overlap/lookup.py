@@ -11,7 +11,7 @@ from torch import Tensor
 from freescale.comm.transport import Transport
 from freescale.errors import FreeScaleError
 from freescale.overlap.packing import Counts, unpack
-from freescale.overlap.stages import Chain
+from freescale.overlap.stages import Exchanges
 from freescale.overlap.tables import SlotLayout
 
 
@@ -51,7 +51,7 @@ class Lookup:
 
 def distribute(
     layout: SlotLayout, features: Mapping[str, str], transport: Transport, ids: Mapping[str, Tensor]
-) -> Chain[Lookup]:
+) -> Exchanges[Lookup]:
     """All-to-all of counts, then of slots: afterwards every owner knows which rows are wanted, and by whom.
 
     IDs are de-duplicated per destination before they travel.

@@ -24,7 +24,6 @@ from freescale.overlap.collision import (
     tell_requesters,
 )
 from freescale.overlap.contribution import Contribution
-from freescale.overlap.hooks import nothing
 from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.packing import Counts
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
@@ -90,10 +89,14 @@ class PrioritizedSchedule:
         self._window.append(lookup)
         prepare = Stages(self._prepare(next_ids, update), parts.side) if next_ids is not None else None
         embedded = embedding.embed(lookup, rows_of())
-        if self._deferred is not None:
-            self._deferred.send()
 
-        parts.compute(loss_of, lookup, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
+        def look_after() -> None:
+            if self._deferred is not None and parts.opening.done():
+                self._deferred.send()
+            if prepare is not None:
+                prepare.advance()
+
+        parts.compute(loss_of, lookup, embedded, len(self._window) == 1, look_after)
 
         ahead = prepare.finish() if prepare else None
         if update:
@@ -174,6 +177,7 @@ class PrioritizedSchedule:
             self.drain()  # before anything reads these rows
         wanted = rest_of(lookup.served, late.served)
         send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
+        yield self.parts.opening
         exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
         return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
 

@@ -15,11 +15,23 @@ from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.hooks import ComputeHooks
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.side_stream import SideStream
+from freescale.overlap.stages import Awaited
 
 Ids = Mapping[str, Tensor]
 LossOf = Callable[[Mapping[str, Tensor]], Tensor]
 EXCHANGE_LANES = ("ids", "bulk", "urgent")
 """Process groups of a schedule: gloo and NCCL run a group's collectives in order, so what is urgent has its own."""
+
+
+class _Anywhere:
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+ANYWHERE = _Anywhere()
 
 
 class Schedule(Protocol):
@@ -80,6 +92,11 @@ class Parts:
         self.side = SideStream(self.embedding.weights[0].device)
 
     @property
+    def opening(self) -> Awaited:
+        """Where a transfer that has time should start. On a GPU anywhere: the host is ahead of what computes."""
+        return self.hooks.stretches if self.embedding.weights[0].device.type == "cpu" else ANYWHERE
+
+    @property
     def scale(self) -> float:
         """Embedding gradients are summed over ranks; times this they are averaged, and the loss scale is out again."""
         return 1 / self.lanes["ids"].world_size / (self.scaler.get_scale() if self.scaler else 1)
@@ -97,9 +114,9 @@ class Parts:
             self.dense_optimizer.zero_grad(set_to_none=True)
         with self.hooks.calling(advance):
             loss = loss_of(embedded)
-            advance()
+            self.hooks.reached()
             (self.scaler.scale(loss) if self.scaler else loss).backward()
-            advance()
+            self.hooks.reached()
         if self.scaler:
             self._finite = self._finite and _all_finite(lookup.gradients())
 

@@ -1,19 +1,30 @@
 """A chain of exchanges that moves on whenever it can, and waits only when told to finish.
 
-The chain is a generator that yields the handle it needs next. One thread runs it in small pieces between layers of the
-model (`advance`), so the exchanges of batch N+1 progress under the compute of batch N without a thread of their own.
+The chain is a generator that yields what it needs next, most often a handle. One thread runs it in small pieces between
+layers of the model (`advance`), so the exchanges of batch N+1 progress under the compute of batch N without a thread of
+their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from freescale.comm.transport import Handle
 from freescale.overlap.side_stream import SideStream
 
+
+class Awaited(Protocol):
+    """What a chain can need: a handle, or a good moment."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> object: ...
+
+
 Result = TypeVar("Result")
-Chain = Generator[Handle, None, Result]
+Chain = Generator[Awaited, None, Result]
+Exchanges = Generator[Handle, None, Result]
+"""A chain that needs nothing but handles."""
 
 
 class Stages(Generic[Result]):
@@ -21,7 +32,7 @@ class Stages(Generic[Result]):
 
     def __init__(self, chain: Chain[Result], side: SideStream) -> None:
         self._chain, self._side = chain, side
-        self._needs: Handle | None = None
+        self._needs: Awaited | None = None
         side.begin()
         self._step()
 
