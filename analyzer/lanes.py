@@ -124,7 +124,7 @@ HOST_CATEGORIES = OP_CATEGORIES | LAUNCH_CATEGORIES | ANNOTATION_CATEGORIES
 
 # Autograd wraps each node's ops in two spans of its own; they compute nothing unless compiled code runs inside.
 _CONTAINER = re.compile(
-    r"autograd::engine::evaluate_function: (?!Compiled)|(?!Compiled)\w+Backward\d*$|torch::autograd::"
+    r"autograd::engine::evaluate_function: (?!Compiled)|(?!Compiled)\w+Backward\d+$|torch::autograd::"
 )
 _WAIT_OP = re.compile(r"_?c10d_functional::wait_tensor|c10d::wait")
 _CALL = re.compile(r"c10d::_?(?P<op>[A-Za-z_]+?)_*$")

@@ -35,6 +35,7 @@ from freescale.bench.trainer import Trainer
 from freescale.comm.shared_memory import open_shared_memory
 from freescale.comm.transport import Handle, Transport
 from freescale.overlap.collision import colliding_rows, marked_of, put_together, rest_of, tell_requesters
+from freescale.overlap.contribution import Sums
 from freescale.overlap.embedding import ShardedEmbedding
 from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.row_optimizer import RowOptimizer
@@ -189,7 +190,8 @@ class Steps:
         watch.wait(back)
         with watch.piece("update", row_bytes=served * self.row_bytes, rows=served):
             contribution = embedding.contribution(back, lookup.served, lookup.serve_counts)
-            embedding.update([contribution], 0.5, embedding.lr)
+            due = Sums([contribution])
+            embedding.update(due.rows, due.totals(), 0.5, embedding.lr)
         with watch.piece("dense_update", parameters=float(sum(p.numel() for p in dense.parameters()))):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)

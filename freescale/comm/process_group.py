@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -26,8 +24,6 @@ class ProcessGroupTransport:
         self.world_size = dist.get_world_size(process_group)
         self.engine = str(dist.get_backend(process_group))
         self.process_group = process_group
-        # torch.distributed's function and the dispatcher triple what issuing an exchange costs beside compute.
-        self._direct = _backend_of(process_group)
         self._seq = 0
 
     def all_to_all(self, send: Tensor, send_splits: Sequence[int], recv_splits: Sequence[int]) -> Handle:
@@ -38,7 +34,8 @@ class ProcessGroupTransport:
         away = (send.shape[0] - send_splits[self.rank]) * row_bytes
         seq = self._next_seq()
         with issue_range("all_to_all", self.group, seq, away):
-            work = self._direct.alltoall_base(
+            # The group's own method: torch.distributed's function around it adds 0.1 ms to an issue of 0.15.
+            work = self.process_group.alltoall_base(
                 received, send, list(recv_splits), list(send_splits), dist.AllToAllOptions()
             )
         return Handle("all_to_all", self.group, seq, away, self.engine, received, work.wait, poll=work.is_completed)
@@ -61,15 +58,6 @@ class ProcessGroupTransport:
         seq = self._seq
         self._seq += 1
         return seq
-
-
-def _backend_of(process_group: dist.ProcessGroup) -> Any:
-    """What does the group's collectives, or the group itself where torch does not say."""
-    device = torch.device("cuda" if dist.get_backend(process_group) == "nccl" else "cpu")
-    try:
-        return process_group._get_backend(device)
-    except (AttributeError, RuntimeError):
-        return process_group
 
 
 def open_lanes(names: Sequence[str], backend: str | None = None) -> dict[str, ProcessGroupTransport]:

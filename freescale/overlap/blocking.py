@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from freescale.overlap.contribution import Contribution
+from freescale.overlap.contribution import Contribution, Sums
 from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
 from freescale.overlap.stages import Stages
@@ -30,11 +30,13 @@ class BlockingSchedule:
             self._prefetched = (next_ids, self._distribute(next_ids))
         parts.compute(loss_of, lookup, embedded, new_window=not self._window, advance=self._advance)
         returned = send_back_all(parts, lookup)
+        returned.wait()
         self._window.append(embedding.contribution(returned, lookup.served, lookup.serve_counts))
         if update:
             scale = parts.scale
             if parts.step_dense():
-                embedding.update(self._window, scale, embedding.lr)
+                due = Sums(self._window)
+                embedding.update(due.rows, due.totals(), scale, embedding.lr)
             self._window = []
         return lookup
 

@@ -6,7 +6,7 @@ after requester. It is the same whether a row's gradients came back at once or i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,17 +17,17 @@ from freescale.overlap.packing import Counts, count_marked, of_group
 
 @dataclass(frozen=True)
 class Contribution:
-    """Gradients of (part of) one batch at the owner.
+    """Gradients of (part of) one batch at the owner, on their way or there.
 
     Attributes:
         rows: per group, int64[n]: local rows, requester after requester; each requester's are distinct.
-        gradients: per group, [n, dim].
         counts: rows of each requester and group.
+        gradients: per group, [n, dim], once they have come.
     """
 
     rows: list[Tensor]
-    gradients: list[Tensor]
     counts: Counts
+    gradients: Callable[[], list[Tensor]]
 
     def where(self, chosen: Sequence[Tensor]) -> Contribution:
         """The part of it for rows that are in `chosen` (per group, int64, ascending)."""
@@ -39,22 +39,47 @@ class Contribution:
 
     def _marked(self, marks: Sequence[Tensor]) -> Contribution:
         rows = [rows[mark] for rows, mark in zip(self.rows, marks, strict=True)]
-        gradients = [gradient[mark] for gradient, mark in zip(self.gradients, marks, strict=True)]
-        return Contribution(rows, gradients, count_marked(marks, self.counts))
+
+        def gradients() -> list[Tensor]:
+            return [gradient[mark] for gradient, mark in zip(self.gradients(), marks, strict=True)]
+
+        return Contribution(rows, count_marked(marks, self.counts), gradients)
 
 
-def sum_by_row(contributions: Sequence[Contribution], group: int) -> tuple[Tensor, Tensor]:
-    """Distinct rows (int64[k], ascending) of a group, and the sum of each one's gradients ([k, dim])."""
-    rows = torch.unique(torch.cat([contribution.rows[group] for contribution in contributions]))
-    like = contributions[0].gradients[group]
-    total = like.new_zeros((rows.numel(), like.shape[1]))
-    for contribution in contributions:
-        counts = of_group(contribution.counts, group)
-        places = torch.searchsorted(rows, contribution.rows[group])
-        # One requester's rows are distinct, so no two additions of a call meet: the order is fixed on any device.
-        for place, part in zip(places.split(counts), contribution.gradients[group].split(counts), strict=True):
-            total.index_add_(0, place, part)
-    return rows, total
+class Sums:
+    """Sums of each row's gradients. Where each gradient goes is worked out before any has to be there.
+
+    Attributes:
+        rows: per group, the distinct rows (int64[k], ascending).
+    """
+
+    def __init__(self, contributions: Sequence[Contribution]) -> None:
+        self._contributions = contributions
+        self.rows = [
+            torch.unique(torch.cat(of_group)) for of_group in zip(*(one.rows for one in contributions), strict=True)
+        ]
+        self._places = [
+            [
+                torch.searchsorted(among, rows).split(of_group(one.counts, group))
+                for group, (among, rows) in enumerate(zip(self.rows, one.rows, strict=True))
+            ]
+            for one in contributions
+        ]
+
+    def totals(self) -> list[Tensor]:
+        """Per group, [k, dim], waiting for gradients that have not come yet."""
+        totals: list[Tensor] = []
+        for contribution, places in zip(self._contributions, self._places, strict=True):
+            gradients = contribution.gradients()
+            totals = totals or [
+                part.new_zeros((rows.numel(), part.shape[1])) for rows, part in zip(self.rows, gradients, strict=True)
+            ]
+            for group, (total, gradient) in enumerate(zip(totals, gradients, strict=True)):
+                counts = of_group(contribution.counts, group)
+                # One requester's rows are distinct, so no two additions of a call meet: the order is fixed anywhere.
+                for place, part in zip(places[group], gradient.split(counts), strict=True):
+                    total.index_add_(0, place, part)
+        return totals
 
 
 def is_in(rows: Tensor, among: Tensor) -> Tensor:

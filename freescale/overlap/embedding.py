@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from freescale.comm.transport import Handle, Transport
 from freescale.errors import FreeScaleError
-from freescale.overlap.contribution import Contribution, sum_by_row
+from freescale.overlap.contribution import Contribution
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts, elements, pack, unpack
 from freescale.overlap.row_optimizer import RowOptimizer
@@ -136,15 +136,19 @@ class ShardedEmbedding(nn.Module):
         return self._exchange(lane, gradients, send_counts, recv_counts)
 
     def contribution(self, handle: Handle, rows: list[Tensor], recv_counts: Counts) -> Contribution:
-        """What `give_back` brought, for these rows (per group, requester after requester)."""
-        return Contribution(rows, unpack(handle.wait(), recv_counts, self.layout.dims), recv_counts)
+        """What `give_back` brings, for these rows (per group, requester after requester)."""
+        return Contribution(rows, recv_counts, lambda: unpack(handle.wait(), recv_counts, self.layout.dims))
 
     @torch.no_grad()
-    def update(self, contributions: Sequence[Contribution], scale: float, lr: float) -> None:
-        """Sum the gradients of each row, multiply by `scale`, and update the row once."""
-        for group, (weight, state) in enumerate(zip(self.weights, self.states, strict=True)):
-            rows, total = sum_by_row(contributions, group)
-            self.optimizer.update_rows(weight, state, rows, total.mul_(scale), lr)
+    def update(self, rows: Sequence[Tensor], gradients: Sequence[Tensor], scale: float, lr: float) -> None:
+        """Update each row once.
+
+        Args:
+            rows: per group, int64[k]: distinct local rows.
+            gradients: per group, [k, dim]: summed over the step; multiplied by `scale` in place.
+        """
+        for weight, state, of_group, summed in zip(self.weights, self.states, rows, gradients, strict=True):
+            self.optimizer.update_rows(weight, state, of_group, summed.mul_(scale), lr)
 
     def row_bytes(self, lookup: Lookup) -> int:
         """Bytes of the rows that this rank wants in a batch."""

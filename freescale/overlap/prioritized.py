@@ -23,7 +23,7 @@ from freescale.overlap.collision import (
     rest_of,
     tell_requesters,
 )
-from freescale.overlap.contribution import Contribution
+from freescale.overlap.contribution import Contribution, Sums
 from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.packing import Counts
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
@@ -100,15 +100,17 @@ class PrioritizedSchedule:
 
         ahead = prepare.finish() if prepare else None
         if update:
-            collision_gradients = self._send_gradients(lookup, ahead)
-            usable = parts.step_dense()  # hides the urgent exchange
+            collisions = self._send_gradients(lookup, ahead)
+            # These two hide the urgent exchange, after which only the update itself is left to do.
+            due = Sums(collisions)
+            wanted = marked_of(ahead.lookup.served, ahead.late.served) if ahead is not None else []
+            usable = parts.step_dense()
             assert self._deferred is not None
             self._deferred.usable = usable
             if ahead is not None:
-                gradients = collision_gradients()
+                gradients = due.totals()
                 if usable:
-                    embedding.update(gradients, self._deferred.scale, self._deferred.lr)
-                wanted = marked_of(ahead.lookup.served, ahead.late.served)
+                    embedding.update(due.rows, gradients, self._deferred.scale, self._deferred.lr)
                 ahead.collision = embedding.look_up(
                     lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
                 )
@@ -122,9 +124,10 @@ class PrioritizedSchedule:
         """See `Schedule.drain`."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
-            contributions = deferred.contributions(deferred.send())
+            due = Sums(deferred.contributions(deferred.send()))
+            gradients = due.totals()
             if deferred.usable:
-                self.parts.embedding.update(contributions, deferred.scale, deferred.lr)
+                self.parts.embedding.update(due.rows, gradients, deferred.scale, deferred.lr)
 
     @property
     def in_flight_bytes(self) -> int:
@@ -181,8 +184,8 @@ class PrioritizedSchedule:
         exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
         return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
 
-    def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> Callable[[], list[Contribution]]:
-        """Collision rows first, on a lane of their own, the others deferred; returns what gives the former."""
+    def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> list[Contribution]:
+        """Collision rows first, on a lane of their own, the others deferred; returns the former."""
         parts, embedding, lanes = self.parts, self.parts.embedding, self.parts.lanes
         self.drain()  # the step before, if no next batch made it happen earlier
         accumulated = self._accumulated
@@ -199,7 +202,7 @@ class PrioritizedSchedule:
             self._deferred = _Deferred(
                 lambda: send_back_all(parts, lookup), everything, embedding.lr, parts.scale, nbytes
             )
-            return list
+            return []
 
         split, gradients = ahead.urgent, lookup.gradients()
         first = embedding.give_back(
@@ -207,11 +210,6 @@ class PrioritizedSchedule:
         )
         send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
         later = rest_of(gradients, split.asked)
-
-        def collision() -> list[Contribution]:
-            rows = marked_of(lookup.served, split.served)
-            mine = embedding.contribution(first, rows, split.serve_counts)
-            return [*(one.where(ahead.colliding) for one in earlier()), mine]
 
         def exclusive(sent: Handle) -> list[Contribution]:
             rows = rest_of(lookup.served, split.served)
@@ -223,4 +221,5 @@ class PrioritizedSchedule:
 
         nbytes = sum(part.nbytes for part in later)
         self._deferred = _Deferred(give_back, exclusive, embedding.lr, parts.scale, nbytes)
-        return collision
+        mine = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
+        return [*(one.where(ahead.colliding) for one in earlier()), mine]
