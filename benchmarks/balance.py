@@ -51,7 +51,7 @@ def main(preset: str, ranks: int, blocks: int, policies: str, profiled_steps: in
 def report(run: RunDirectory) -> None:
     """Print the figures of one run."""
     bubbles = run.bubbles()
-    per_block = run.manifest["warmup_steps"] + run.manifest["profiled_steps"]
+    per_block = run.manifest["steps_in_profile"]
     share = 100 * bubbles["straggler_ns"] / bubbles["window_ns"]
     straggler = share.groupby([bubbles["step"] // per_block, bubbles["arm"]]).mean().unstack()
     for arm in straggler:

@@ -15,7 +15,7 @@ from analyzer.timeline import Flag
 
 def blocked(run: RunDirectory, arm: str, lanes: Sequence[str]) -> pd.DataFrame:
     """A row per rank and profiled step, warm-up left out: `block`, `blocked_ms` in waits for the lanes, `window_ms`."""
-    warmup, per_block = run.manifest["warmup_steps"], run.manifest["warmup_steps"] + run.manifest["profiled_steps"]
+    warmup, per_block = run.manifest["warmup_steps"], run.manifest["steps_in_profile"]
     rows = []
     for file in run.traces(arm):
         timeline = read_trace(file)

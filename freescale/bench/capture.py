@@ -24,11 +24,12 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from analyzer import rundir
 from freescale.bench.collect import bring_to_rank_0, gather_rows, steps_table
 from freescale.bench.machine import git_commit, machine, versions
+from freescale.bench.settling import settled_schedule, without_settling
 from freescale.errors import FreeScaleError
 
 ARM = "capture"
@@ -45,7 +46,8 @@ class capture:
         out: folder that the run directory is made in.
         steps: steps to record.
         wait: steps before them that are timed, but not profiled: the first of a job tell little, so skip a few.
-        warmup: steps after the wait in which the profiler warms up.
+        warmup: steps after the wait in which the profiler warms up. From two on, the last of them is recorded and
+            left out: the first recorded step is slower than it should be.
         tokens: called at the end of each step, gives the tokens this rank computed on; or give them to `step`.
         name: of the job, part of the run directory's name.
         record_shapes: record input shapes, which lets the analyzer compare equal work; costs some time in the
@@ -99,7 +101,7 @@ class capture:
             activities.append(ProfilerActivity.CUDA)
         self._profiler = profile(
             activities=activities,
-            schedule=schedule(wait=self._wait, warmup=self._warmup, active=self._steps, repeat=1),
+            schedule=self._schedule(),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(self._trace)),
             record_shapes=self._record_shapes,
         )
@@ -157,6 +159,15 @@ class capture:
             capture._active = False
             self._scratch.cleanup()
 
+    @property
+    def _settles(self) -> bool:
+        return self._warmup >= 2
+
+    def _schedule(self) -> Callable[[int], ProfilerAction]:
+        if self._settles:
+            return settled_schedule(self._wait, self._warmup, self._steps)
+        return schedule(wait=self._wait, warmup=self._warmup, active=self._steps, repeat=1)
+
     def _stop_profiler(self) -> None:
         if self._profiling:
             self._profiling = False
@@ -179,9 +190,6 @@ class capture:
             self.run = run
 
     def _trace_with_facts(self) -> bytes:
-        if not self._trace.exists():
-            return b""
-        trace = msgspec.json.decode(self._trace.read_bytes(), type=dict[str, msgspec.Raw])
         recorded = [
             {
                 "step": row["step"],
@@ -192,6 +200,11 @@ class capture:
             }
             for row in self._rows[self._wait + self._warmup :]
         ]
+        if not recorded or not self._trace.exists():
+            return b""
+        trace = msgspec.json.decode(self._trace.read_bytes(), type=dict[str, msgspec.Raw])
+        if self._settles:
+            trace["traceEvents"] = without_settling(trace["traceEvents"])
         rank = {"rank": self._rank, "world_size": self._world_size, "backend": self._backend}
         head = {
             "distributedInfo": rank,  # Kineto leaves it out where there is no process group

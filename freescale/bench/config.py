@@ -30,7 +30,7 @@ class RunConfig:
         steps: timed steps of an arm in a block.
         warmup_steps: steps before them, run and recorded but not timed into any result.
         profiled_steps: steps of an arm in a block recorded by the profiler, in a pass of their own after all timing;
-            they repeat the block's batches, so at most warmup_steps + steps.
+            they repeat the block's batches, of which two come first in which the profiler warms up and settles.
         seed: of batches, initial weights and arm order.
         data: interaction log to train on instead of generated batches.
         columns: meaning -> column name in `data`.
@@ -71,7 +71,7 @@ class RunConfig:
             raise FreeScaleError(f"stall_timeout_s: {self.stall_timeout_s:g}, must be at least 5")
         if self.steps_in_profile > self.steps_per_turn:
             raise FreeScaleError(
-                f"profiled_steps: {self.profiled_steps}, must leave an unrecorded step among the "
+                f"profiled_steps: {self.profiled_steps}, must leave two unrecorded steps among the "
                 f"{self.steps_per_turn} of a block; raise steps or warmup_steps"
             )
         if self.budget_min is not None and not self.budget_min >= 1:
@@ -120,8 +120,8 @@ class RunConfig:
 
     @property
     def steps_in_profile(self) -> int:
-        """Steps of a profiled turn: unrecorded ones first, at least the one in which the profiler warms up."""
-        return max(self.warmup_steps, 1) + self.profiled_steps
+        """Steps of a profiled turn: others first, at least two in which the profiler warms up and settles."""
+        return max(self.warmup_steps, 2) + self.profiled_steps
 
     @property
     def steps_in_all(self) -> int:

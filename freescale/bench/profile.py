@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, profile
 
 from freescale.bench.arms import Arm
 from freescale.bench.config import RunConfig
+from freescale.bench.settling import settled_schedule, without_settling
 from freescale.bench.trainer import Trainer
 from freescale.errors import FreeScaleError
 from workloads.batch import JaggedBatch
@@ -52,7 +53,7 @@ def profiled_turn(
         | {name: row[name] for name in ("tokens", "samples")}
         for row in rows[config.steps_in_profile - config.profiled_steps :]
     ]
-    trace["traceEvents"] = _renumber(trace["traceEvents"], first)
+    trace["traceEvents"] = _renumber(without_settling(trace["traceEvents"]), first)
     facts = {"arm": arm.name, "steps": recorded, "pid": os.getpid()}
     return gzip.compress(msgspec.json.encode({"freescale": facts, **trace}), compresslevel=5)
 
@@ -69,7 +70,7 @@ def _recorded(
         file = Path(folder) / "trace.json"
         with profile(
             activities=activities,
-            schedule=schedule(wait=unrecorded - 1, warmup=1, active=config.profiled_steps, repeat=1),
+            schedule=settled_schedule(unrecorded - 2, 2, config.profiled_steps),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
         ) as profiler:
 

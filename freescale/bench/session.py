@@ -163,6 +163,7 @@ def _create(config: RunConfig, workload: dict[str, Any], out: Path, cannot_act: 
         "steps_per_turn": config.steps_per_turn,
         "warmup_steps": config.warmup_steps,
         "profiled_steps": config.profiled_steps,
+        "steps_in_profile": config.steps_in_profile,
         "budget_min": config.budget_min,
         "cannot_act": dict(cannot_act),
         "machine": launch["machine"],
