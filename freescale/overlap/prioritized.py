@@ -91,10 +91,11 @@ class PrioritizedSchedule:
         embedded = embedding.embed(lookup, rows_of())
 
         def look_after() -> None:
-            if self._deferred is not None and parts.opening.done():
-                self._deferred.send()
             if prepare is not None:
                 prepare.advance()
+            # Last, so that the compute ahead hides it, and not the work on the next batch.
+            if self._deferred is not None and parts.opening.done():
+                self._deferred.send()
 
         parts.compute(loss_of, lookup, embedded, len(self._window) == 1, look_after)
 
