@@ -34,7 +34,9 @@ class BlockingSchedule:
         self._window.append(embedding.contribution(returned, lookup.served, lookup.serve_counts))
         if update:
             scale = parts.scale
-            if parts.step_dense():
+            usable = parts.usable()
+            parts.step_dense()
+            if usable:
                 due = Sums(self._window)
                 embedding.update(due.rows, due.totals(), scale, embedding.lr)
             self._window = []

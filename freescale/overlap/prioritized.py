@@ -1,9 +1,10 @@
 """The prioritized schedule: only what collides waits (FreeScale, arXiv 2604.24073).
 
 While batch N computes, batch N+1's IDs are exchanged, its *exclusive* rows (not used by N) are read and sent. After N's
-backward, gradients of *collision* rows (used by both) go first, are applied, and the rows follow; N's other gradients
-are deferred: they leave when those rows have come, travel behind N+1's compute and are applied before anything reads
-their rows. Every row sees the same updates, in the same order and with the same sums, as on the blocking schedule.
+backward, gradients of *collision* rows (used by both) go first, are applied, and the rows follow behind the dense
+optimizer's step. N's other gradients are deferred: they leave when those rows have come, travel behind N+1's compute
+and are applied before anything reads their rows. Every row sees the same updates, in the same order and with the same
+sums, as on the blocking schedule.
 """
 
 from __future__ import annotations
@@ -102,19 +103,18 @@ class PrioritizedSchedule:
         ahead = prepare.finish() if prepare else None
         if update:
             collisions = self._send_gradients(lookup, ahead)
-            # These two hide the urgent exchange, after which only the update itself is left to do.
-            due = Sums(collisions)
-            wanted = marked_of(ahead.lookup.served, ahead.late.served) if ahead is not None else []
-            usable = parts.step_dense()
             assert self._deferred is not None
-            self._deferred.usable = usable
+            self._deferred.usable = parts.usable()
             if ahead is not None:
+                due = Sums(collisions)  # before they come: only the update itself is left to do then
+                wanted = marked_of(ahead.lookup.served, ahead.late.served)
                 gradients = due.totals()
-                if usable:
+                if self._deferred.usable:
                     embedding.update(due.rows, gradients, self._deferred.scale, self._deferred.lr)
                 ahead.collision = embedding.look_up(
                     lanes["urgent"], wanted, ahead.late.serve_counts, ahead.late.ask_counts
                 )
+            parts.step_dense()  # hides the rows' way on every rank: the exchange before has brought them together
             self._window, self._accumulated = [], []
         else:
             self._accumulated.append((lookup, send_back_all(parts, lookup)))

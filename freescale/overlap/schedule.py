@@ -120,22 +120,29 @@ class Parts:
         if self.scaler:
             self._finite = self._finite and _all_finite(lookup.gradients())
 
-    def step_dense(self) -> bool:
-        """Step the dense optimizer; False if the loss scale was too large and nothing may be updated, on any rank."""
+    def usable(self) -> bool:
+        """False if the loss scale was too large and nothing may be updated, on any rank; ask once per update."""
         if self.scaler is None:
-            self.dense_optimizer.step()
             return True
-        gradients = [
-            p.grad for group in self.dense_optimizer.param_groups for p in group["params"] if p.grad is not None
-        ]
+        gradients = self._dense_gradients()
         finite = torch.tensor([self._finite and _all_finite(gradients)], device=gradients[0].device)
+        self._finite = True
         usable = bool(self.lanes["urgent"].all_gather(finite.to(torch.uint8)).wait().all())
         if not usable:
             gradients[0].fill_(torch.inf)  # tells the scaler of rows and ranks that it does not see
-        self.scaler.step(self.dense_optimizer)
-        self.scaler.update()
-        self._finite = True
         return usable
+
+    def step_dense(self) -> None:
+        """Step the dense optimizer, unless the gradients were not usable."""
+        if self.scaler is None:
+            self.dense_optimizer.step()
+        else:
+            self.scaler.step(self.dense_optimizer)
+            self.scaler.update()
+
+    def _dense_gradients(self) -> list[Tensor]:
+        of_groups = (group["params"] for group in self.dense_optimizer.param_groups)
+        return [p.grad for params in of_groups for p in params if p.grad is not None]
 
 
 def _all_finite(tensors: Sequence[Tensor]) -> bool:
