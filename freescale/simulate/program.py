@@ -287,19 +287,26 @@ class _Prioritized:
         if step > 0:
             self._wait_for_rows(step)
         writer.piece("embed", {**work, **job.some_rows(now.asked)})
-        if step > 0:
-            prepare.require(-1, self._send_deferred(step - 1))
-        job.compute(step, prepare.advance, self.feed.after_forward)
+        held_back = [step - 1] if step > 0 else []
+
+        def look_after() -> None:
+            if held_back:
+                prepare.advance(but_last=True)
+                prepare.require(-1, self._send_deferred(held_back.pop()))
+            else:
+                prepare.advance()
+
+        job.compute(step, look_after, self.feed.after_forward)
         self.exclusive = prepare.finish()
 
         writer.piece("part", {"rows": 0.0, "row_bytes": job.row_bytes(now.asked)})
         writer.piece("give", job.some_rows(now.urgent_asked))
         first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
-        writer.piece("dense_update", work)  # hides the urgent exchange
         writer.wait(first)
         writer.piece("update", job.some_rows(now.urgent_served))
         writer.piece("read", job.some_rows(after.late_served))
         self.collision = job.rows_exchange("urgent", after.late_served, after.late_asked)
+        writer.piece("dense_update", work)  # hides the rows' way
 
     def _fetch_all(self) -> None:
         """Rows of the first batch, for which nothing was prepared."""

@@ -196,9 +196,9 @@ class Chain:
         stage = self._stages[number]
         self._stages[number] = replace(stage, needs=(*stage.needs, exchange.last))
 
-    def advance(self) -> None:
-        """Go as far as possible without waiting."""
-        for number in range(1, len(self._stages)):
+    def advance(self, but_last: bool = False) -> None:
+        """Go as far as possible without waiting, or as far as the stage before the last."""
+        for number in range(1, len(self._stages) - but_last):
             self._try(number, waits=False)
 
     def finish(self) -> Exchange | None:

@@ -85,7 +85,7 @@ def test_a_wait_inside_autograd_does_not_count_as_compute(tmp_path: Path) -> Non
     text = cpu_trace(world_size=1)
     text.step(1, *us(0, 100))
     text.op("autograd::engine::evaluate_function: _AllToAllBackward", *us(0, 80))
-    text.op("_AllToAllBackward", *us(1, 79))
+    text.op("_AllToAllBackward", *us(1, 79))  # a function of the model's own: one op, less what it calls and waits for
     text.op("aten::mm", *us(2, 10))
     text.mark("freescale.comm all_to_all group=g seq=1 bytes=1", *us(12, 20))
     text.op("c10d::alltoall_base_", *us(13, 18))
@@ -93,8 +93,24 @@ def test_a_wait_inside_autograd_does_not_count_as_compute(tmp_path: Path) -> Non
     text.mark("gloo:all_to_all", *us(15, 69), tid=WORKER)
     text.op("aten::cat", *us(71, 78))
     bubbles = analyze(text.write(tmp_path / "rank0.json")).arm().tables.bubbles
-    assert bubbles["compute_ns"].tolist() == [(8 + 7) * US]
+    assert bubbles["compute_ns"].tolist() == [(78 - (70 - 12)) * US]
     assert bubbles["exposed_comm_ns"].tolist() == [(70 - 12) * US]
+
+
+def test_a_function_of_the_models_own_is_one_op_in_both_directions(tmp_path: Path) -> None:
+    text = cpu_trace(world_size=1)
+    text.step(1, *us(0, 300))
+    text.op("_Attention", *us(0, 100))
+    text.op("aten::bmm", *us(10, 20))
+    text.op("autograd::engine::evaluate_function: _AttentionBackward", *us(100, 200))
+    text.op("_AttentionBackward", *us(105, 195))  # Python between its ops is part of it, as in the forward
+    text.op("aten::bmm", *us(110, 120))
+    text.op("autograd::engine::evaluate_function: MmBackward0", *us(200, 280))
+    text.op("MmBackward0", *us(205, 275))
+    text.op("aten::mm", *us(210, 270))
+    bubbles = analyze(text.write(tmp_path / "rank0.json")).arm().tables.bubbles
+    assert bubbles["compute_ns"].tolist() == [(100 + 90 + 60) * US]
+    assert bubbles["host_ns"].tolist() == [50 * US]
 
 
 def test_waiting_for_ddp_leaves_a_gap_that_its_all_reduce_fills(tmp_path: Path) -> None:
@@ -166,6 +182,25 @@ def test_an_emulated_link_ends_a_collective_when_it_delivers_not_when_that_is_se
     text.mark(f"freescale.link all_to_all group=g seq=1 late_ns={late_ns}", *us(*span))
     timeline = read_trace(text.write(tmp_path / "rank0.json"))
     assert timeline.end_ns[timeline.collectives[0]] == T0 + end * US
+
+
+def test_an_emulated_link_is_under_way_although_the_ranks_move_the_bytes_themselves(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        text = cpu_trace(rank, host_name="box")
+        text.step(1, *us(0, 400))
+        text.op("aten::mm", *us(0, 100))
+        text.mark("freescale.comm all_to_all group=g seq=1 bytes=8", *us(100, 120))
+        text.mark("freescale.move all_to_all group=g seq=1 bytes=8", *us(105, 115))
+        text.op("aten::mm", *us(150, 300))
+        text.mark("freescale.wait all_to_all group=g seq=1", *us(320, 350))
+        text.mark("freescale.move all_to_all group=g seq=1 bytes=8", *us(325, 335))
+        text.mark("freescale.link all_to_all group=g seq=1 late_ns=140000", *us(340, 341))  # delivered at 200
+        text.write(tmp_path / f"rank{rank}.json")
+    tables = analyze(tmp_path).arm().tables
+    assert tables.collectives["rank_end_ns"].tolist() == us(200, 200)
+    # Exposed: from the call at 100 to the op at 150, though the thread did something else from 120 on; and the wait.
+    assert tables.bubbles["exposed_comm_ns"].tolist() == [(50 + 30) * US] * 2
+    assert tables.bubbles["host_ns"].tolist() == [(400 - 100 - 150 - 80) * US] * 2
 
 
 def test_calls_without_a_recorded_end_are_counted_and_said(tmp_path: Path) -> None:
