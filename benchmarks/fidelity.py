@@ -1,13 +1,13 @@
 """How far a simulation of this machine is off: `simulate --cluster this-machine` against `run`, same batches and arms.
 
-    python benchmarks/fidelity.py [--arms baseline,sdd,...] [--blocks 4] [--cluster this-machine.toml] [--keep DIR]
+    python benchmarks/fidelity.py [--arms baseline,sdd,...] [--rounds 2] [--cluster this-machine.toml] [--keep DIR]
 
-Calibrates first unless a cluster file is given. For each arm: the median over blocks of the relative error of the step
-time (median of the block's steps), of the straggler time and of the exposed communication, and where the time went by
-class, so that one sees where an error comes from. Like is compared with like: step times without the profiler on both
-sides; classes in the profiled pass of the same steps, on both sides with what the profiler costs, which the calibration
-measures too. On a CPU the simulation counts the time between ops with the compute, so these two classes are one here.
-The errors are written into the cluster file, and every simulation with it reports them.
+Calibrates before, between and after the runs unless a cluster file is given, since a machine's speed changes within
+minutes; nothing is taken from the runs. For each arm: the median over blocks of the relative error of the step time
+(median of the block's steps), of the straggler time and of the exposed communication, and where the time went by class,
+so that one sees where an error comes from. Like is compared with like: step times without the profiler on both sides;
+classes in the profiled pass of the same steps, on both sides with what the profiler costs, which the calibration
+measures too. The errors are written into the cluster file, and every simulation with it reports them.
 Run it on a quiet machine; it says how loaded it was.
 """
 
@@ -25,16 +25,17 @@ from typing import Any
 import pandas as pd
 import psutil
 
-CLASSES = ("busy", "straggler", "exposed_comm", "exposed_copy")
+CLASSES = ("compute", "straggler", "exposed_comm", "exposed_copy", "host")
 MEASURES = ("step", "straggler", "exposed_comm")
 BAR_PCT = 10.0
+AGAIN = "baseline-aa"
 
 
 def by_block(run: Path) -> pd.DataFrame:
-    """(arm, block) x (step, busy, straggler, exposed_comm, exposed_copy), ms.
+    """(arm, block) x (step, compute, straggler, exposed_comm, exposed_copy, host), ms.
 
     `step` is the median over timed steps of the slowest rank's time, the classes are means over ranks and profiled
-    steps; `busy` is compute and host.
+    steps.
     """
     steps = pd.read_parquet(run / "steps.parquet")
     slowest = steps[~steps["warmup"]].groupby(["arm", "block", "step"])["step_ms"].max()
@@ -43,7 +44,6 @@ def by_block(run: Path) -> pd.DataFrame:
     measured = manifest["provenance"] != "simulated"  # the profiler's numbers leave no gap, a simulation's leave one
     per_block = manifest["steps_per_turn"] + (0 if measured else 1)
     bubbles["block"] = bubbles["step"] // per_block
-    bubbles["busy_ns"] = bubbles["compute_ns"] + bubbles["host_ns"]
     means = bubbles.groupby(["arm", "block"])[[f"{name}_ns" for name in CLASSES]].mean() / 1e6
     return result.join(means.rename(columns=lambda name: name.removesuffix("_ns")))
 
@@ -69,42 +69,74 @@ def main() -> None:
     parser.add_argument("--preset", default="hstu-small")
     parser.add_argument("--arms", default="baseline,sdd,balance,overlap,smfree,freescale")
     parser.add_argument("--ranks", default="2")
-    parser.add_argument("--blocks", default="4")
+    parser.add_argument("--rounds", type=int, default=2, help="runs, between calibrations; each has other batches")
+    parser.add_argument("--blocks", default="2", help="of each run")
     parser.add_argument("--steps", default="6")
+    parser.add_argument("--batches", default="6", help="that each calibration measures")
     parser.add_argument("--cluster", help="a cluster file that `calibrate` wrote; without it, calibrate now")
-    parser.add_argument("--keep", type=Path, help="leave the cluster file and both run directories in this folder")
+    parser.add_argument("--keep", type=Path, help="leave the cluster file and all run directories in this folder")
     options = parser.parse_args()
     print(f"load {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as name:
         folder = options.keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         cluster = options.cluster or str(folder / "this-machine.toml")
-        if not options.cluster:
-            bench("calibrate", "--ranks", options.ranks, "--presets", options.preset, "--out", cluster)
-        same = [options.preset, "--ranks", options.ranks, "--arms", options.arms]
-        same += ["--blocks", options.blocks, "--steps", options.steps, "--warmup", "2"]
-        bench("run", *same, "--profiled-steps", options.steps, "--out", str(folder / "measured"))
-        bench("simulate", *same, "--cluster", cluster, "--out", str(folder / "simulated"))
-        errors = compare(only_run(folder / "measured"), only_run(folder / "simulated"), options.arms.split(","))
+
+        def calibrate() -> None:
+            if not options.cluster:
+                arguments = ["--ranks", options.ranks, "--presets", options.preset, "--batches", options.batches]
+                bench("calibrate", *arguments, "--keep", str(folder / "calibrations.jsonl"), "--out", cluster)
+
+        same = [options.preset, "--ranks", options.ranks, "--blocks", options.blocks]
+        same += ["--steps", options.steps, "--warmup", "2"]
+        recorded = ["--profiled-steps", options.steps, "--arms", f"{options.arms},{AGAIN}"]
+        calibrate()
+        for seed in range(options.rounds):
+            bench("run", *same, *recorded, "--seed", str(seed), "--out", str(folder / f"measured-{seed}"))
+            calibrate()
+        for seed in range(options.rounds):
+            arguments = [*same, "--arms", options.arms, "--seed", str(seed), "--cluster", cluster]
+            bench("simulate", *arguments, "--out", str(folder / f"simulated-{seed}"))
+        real, computed = (all_blocks(folder, of, options.rounds) for of in ("measured", "simulated"))
+        errors = compare(real, computed, options.arms.split(","))
         write_into(Path(cluster), errors)
     print(f"load {psutil.getloadavg()[0]:.1f} at the end; the errors are in the cluster file")
 
 
-def compare(measured: Path, simulated: Path, arms: list[str]) -> pd.DataFrame:
-    """arm x `MEASURES`: median over blocks of the error in percent; printed, too."""
-    real, computed = by_block(measured), by_block(simulated)
+def all_blocks(folder: Path, of: str, rounds: int) -> pd.DataFrame:
+    """`by_block` of all runs, with the seed as first level of the index."""
+    tables = {seed: by_block(only_run(folder / f"{of}-{seed}")) for seed in range(rounds)}
+    return pd.concat(tables, names=["seed"])
+
+
+def compare(real: pd.DataFrame, computed: pd.DataFrame, arms: list[str]) -> pd.DataFrame:
+    """arm x `MEASURES`: median over blocks of the error in percent; printed, too.
+
+    Beside it the error of the mean over all blocks, with its sign, and how far a second measurement is off: the same
+    arm measured again, compared block by block. An error below that is the measurement's, not the simulation's.
+    """
     errors = ((computed - real) / real * 100)[list(MEASURES)].abs().groupby("arm").median()
+    means = [table.groupby("arm")[list(MEASURES)].mean() for table in (real, computed)]
+    of_means = (means[1] - means[0]) / means[0] * 100
+    first, second = (real.xs(arm, level="arm")[list(MEASURES)] for arm in (AGAIN.removesuffix("-aa"), AGAIN))
+    again = ((second - first) / first * 100).abs().median()
     print(
-        f"\n{'arm':<20} {'measured ms':>12} {'simulated ms':>13}" + "".join(f"{name + ' %':>16}" for name in MEASURES)
+        f"\n{'arm':<20} {'measured ms':>12} {'simulated ms':>13}" + "".join(f"{name + ' %':>22}" for name in MEASURES)
     )
     for arm in arms:
-        cells = [f"{errors.loc[arm, name]:.1f}{' ' if errors.loc[arm, name] <= BAR_PCT else '*'}" for name in MEASURES]
-        medians = [table.loc[arm, "step"].median() for table in (real, computed)]
-        print(f"{arm:<20} {medians[0]:>12.1f} {medians[1]:>13.1f}" + "".join(f"{cell:>16}" for cell in cells))
-    print(f"* more than {BAR_PCT:g} %\n\nprofiled pass, ms per step: measured / simulated\n{'arm':<20}", end="")
+        cells = []
+        for name in MEASURES:
+            error, of_mean = errors.loc[arm, name], of_means.loc[arm, name]
+            cells.append(f"{error:.1f}{' ' if error <= BAR_PCT else '*'} ({of_mean:+.1f})")
+        medians = [table.xs(arm, level="arm")["step"].median() for table in (real, computed)]
+        print(f"{arm:<20} {medians[0]:>12.1f} {medians[1]:>13.1f}" + "".join(f"{cell:>22}" for cell in cells))
+    print(f"{'baseline, measured again':<47}" + "".join(f"{again[name]:>15.1f}       " for name in MEASURES))
+    print(f"median over blocks of the error (error of the mean over blocks); * more than {BAR_PCT:g} %")
+    print(f"\nprofiled pass, ms per step: measured / simulated\n{'arm':<20}", end="")
     print("".join(f"{name:>18}" for name in CLASSES))
     for arm in arms:
-        cells = [f"{real.loc[arm, name].mean():.1f} / {computed.loc[arm, name].mean():.1f}" for name in CLASSES]
+        of_arm = [table.xs(arm, level="arm") for table in (real, computed)]
+        cells = [f"{of_arm[0][name].mean():.1f} / {of_arm[1][name].mean():.1f}" for name in CLASSES]
         print(f"{arm:<20}" + "".join(f"{cell:>18}" for cell in cells))
     return errors.loc[arms]
 

@@ -6,7 +6,7 @@ have recorded. Where the ranks' traces are written and analysed, the same number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from analyzer.arrivals import COLLECTIVE_COLUMNS
 from analyzer.bubbles import CLASSES
-from analyzer.intervals import merge
+from analyzer.intervals import Union, merge
 from analyzer.partition import Communication, Partition, partition
 from freescale.simulate.engine import Times
-from freescale.simulate.ops import Collective, Ns, Work
+from freescale.simulate.links import BY_HAND
+from freescale.simulate.ops import PPM, Collective, Ns, Work
 from freescale.simulate.program import StepProgram
 
 _EMPTY = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -34,6 +35,8 @@ class Recording:
         compute_start, compute_end: int64[n, ranks].
         call, arrival, last_arrival, end: int64[m, ranks]: when the rank called, arrived (see DESIGN: a kernel's start,
             or on a CPU the call), when the last of its group did, and when it was over.
+        seen: which collective each row of communication belongs to, int64[k]; seen_start, seen_end: int64[k, ranks].
+            One from arrival to end, or of those moved by hand the calls and the waits.
     """
 
     written: StepProgram
@@ -48,6 +51,9 @@ class Recording:
     arrival: Ns
     last_arrival: Ns
     end: Ns
+    seen: NDArray[np.int64]
+    seen_start: Ns
+    seen_end: Ns
 
     @property
     def ranks(self) -> int:
@@ -66,10 +72,36 @@ class Recording:
             end = max(int(self.compute_end[used, rank].max()), int(self.end[:, rank].max(initial=0)))
         return starts, np.append(starts[1:], end)
 
+    def computing(self, rank: int) -> Union:
+        """(starts, ends) of what a profiler shows as compute on a rank, in program order: less the pauses."""
+        ops = [self.written.program.ops[number] for number in self.compute]
+        pause_ppm = [op.pause_ppm for op in ops if isinstance(op, Work)]
+        return between_pauses(
+            self.compute_start[:, rank],
+            self.compute_end[:, rank],
+            np.array(pause_ppm, np.int64),
+            self.written.pause_ns,
+        )
+
     def partition(self, rank: int) -> Partition:
-        compute = merge(self.compute_start[:, rank], self.compute_end[:, rank])
-        communication = Communication(self.arrival[:, rank], self.end[:, rank], self.last_arrival[:, rank])
-        return partition(self.windows(rank), compute, communication, _EMPTY)
+        """Its last two are per row of communication."""
+        communication = Communication(
+            self.seen_start[:, rank], self.seen_end[:, rank], self.last_arrival[self.seen, rank]
+        )
+        return partition(self.windows(rank), merge(*self.computing(rank)), communication, _EMPTY)
+
+
+def between_pauses(start: Ns, end: Ns, pause_ppm: Ns, pause_ns: int) -> Union:
+    """Cut pieces of work, int64[n], into equal parts, each of which computes and then pauses for its share: as many as
+    it takes for a pause to last about `pause_ns`, at least one."""
+    length = np.maximum(end - start, 0)
+    paused = length * pause_ppm // PPM
+    parts = np.maximum((paused + pause_ns // 2) // pause_ns, 1)
+    piece = np.repeat(np.arange(len(start)), parts)
+    part = np.arange(len(piece)) - np.repeat(np.cumsum(parts) - parts, parts)
+    begin = start[piece] + length[piece] * part // parts[piece]
+    until = start[piece] + length[piece] * (part + 1) // parts[piece]
+    return begin, until - paused[piece] * (part + 1) // parts[piece] + paused[piece] * part // parts[piece]
 
 
 def record(written: StepProgram, times: Times, gpu: bool, steps: range) -> Recording:
@@ -84,13 +116,23 @@ def record(written: StepProgram, times: Times, gpu: bool, steps: range) -> Recor
     collectives = [number for number, op in enumerate(ops) if isinstance(op, Collective) and op.step in steps]
     ranks = written.program.ranks
     compute_end = [times.end[number] - _issue_ns(ops[number]) * times.did[number] for number in compute]
-    calls = [_call(written, times, number) for number in collectives]
+    calls = [_issued(written, times, number, less_call=True) for number in collectives]
     arrival = [times.start[number] if gpu else call for number, call in zip(collectives, calls, strict=True)]
     last = [
         times.joined[number] if gpu else np.full(ranks, call.max())
         for number, call in zip(collectives, calls, strict=True)
     ]
     shape = (-1, ranks)
+    seen, seen_start, seen_end = [], [], []
+    for place, number in enumerate(collectives):
+        spans = [(arrival[place], times.end[number])]
+        if by_hand(written, number):
+            issued = _issued(written, times, number)
+            spans = [(arrival[place], issued), *waits(written, times, number, steps)]
+        for begin, until in spans:
+            seen.append(place)
+            seen_start.append(begin)
+            seen_end.append(until)
     return Recording(
         written,
         times,
@@ -104,7 +146,28 @@ def record(written: StepProgram, times: Times, gpu: bool, steps: range) -> Recor
         np.array(arrival, np.int64).reshape(shape),
         np.array(last, np.int64).reshape(shape),
         np.array([times.end[number] for number in collectives], np.int64).reshape(shape),
+        np.array(seen, np.int64),
+        np.array(seen_start, np.int64).reshape(shape),
+        np.array(seen_end, np.int64).reshape(shape),
     )
+
+
+def by_hand(written: StepProgram, collective: int) -> bool:
+    """Does the training thread move the bytes itself?"""
+    op = written.program.ops[collective]
+    return isinstance(op, Collective) and any(load.port == BY_HAND for load in op.loads)
+
+
+def waits(written: StepProgram, times: Times, collective: int, steps: range) -> Iterator[tuple[Ns, Ns]]:
+    """(from, until), int64[ranks], of each wait of the training thread for a collective; empty where it has none."""
+    before = -1
+    for number, op in enumerate(written.program.ops):
+        if not isinstance(op, Work) or op.stream != "host":
+            continue
+        if op.step in steps and (collective in op.after or collective in op.polls):
+            begun = times.end[before] if before >= 0 else np.zeros_like(times.start[number])
+            yield begun, np.where(times.did[number], np.maximum(times.start[number], begun), begun)
+        before = number
 
 
 def issuer(written: StepProgram, times: Times, collective: int, rank: int) -> int:
@@ -186,8 +249,8 @@ def _collective_rows(
                 "last_arrival_ns": last,
                 "end_ns": end,
                 "transfer_ns": max(end - last, 0),
-                "straggler_ns": int(part.row_straggler_ns[place]),
-                "exposed_ns": int(part.row_exposed_ns[place]),
+                "straggler_ns": int(part.row_straggler_ns[recording.seen == place].sum()),
+                "exposed_ns": int(part.row_exposed_ns[recording.seen == place].sum()),
             }
         )
     return pd.DataFrame(rows)
@@ -210,14 +273,15 @@ def host_compute_ms(written: StepProgram, times: Times) -> NDArray[np.float64]:
     return total / 1e6
 
 
-def _call(written: StepProgram, times: Times, collective: int) -> Ns:
+def _issued(written: StepProgram, times: Times, collective: int, less_call: bool = False) -> Ns:
+    """int64[ranks]: when each rank's issuing call was over, or when it began."""
     op = written.program.ops[collective]
     assert isinstance(op, Collective)
-    call = np.zeros(written.program.ranks, np.int64)
+    at_ns = np.zeros(written.program.ranks, np.int64)
     for number in op.issued_by:
-        began = times.end[number] - _issue_ns(written.program.ops[number])
-        call = np.where(times.did[number], began, call)
-    return call
+        call_ns = _issue_ns(written.program.ops[number]) if less_call else 0
+        at_ns = np.where(times.did[number], times.end[number] - call_ns, at_ns)
+    return at_ns
 
 
 def _issue_ns(op: Work | Collective) -> Ns | int:

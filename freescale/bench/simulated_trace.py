@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from freescale.bench.simulated_times import Recording, group_name, issuer
+from freescale.bench.simulated_times import Recording, between_pauses, by_hand, group_name, issuer, waits
 from freescale.simulate.ops import Collective, Work
 
 _HOST_THREAD, _PROCESS = 1, 1
@@ -88,7 +88,11 @@ class RankTrace:
                     "cuda_runtime", "cudaLaunchKernel", start, end, _HOST_THREAD, {"correlation": self._base + number}
                 )
             elif op.kind == "compute":
-                self._complete(category, f"simulated::{op.label}", start, end, _HOST_THREAD)
+                one_piece = [np.array([value], np.int64) for value in (start, end, op.pause_ppm)]
+                parts = between_pauses(one_piece[0], one_piece[1], one_piece[2], recording.written.pause_ns)
+                for begin, until in zip(*parts, strict=True):
+                    if until > begin:
+                        self._complete(category, f"simulated::{op.label}", int(begin), int(until), _HOST_THREAD)
             return
         # The launch is the operation that the kernel comes after; both carry its number.
         self._complete(
@@ -109,7 +113,7 @@ class RankTrace:
         mark = f"{op.label} group={group} seq={seq}"
         if not self.gpu:
             self._complete("user_annotation", f"freescale.comm {mark} bytes={sent}", call, issued, _HOST_THREAD)
-            if self.sm_free and op.label != "all_reduce":
+            if by_hand(recording.written, number):
                 self._complete("user_annotation", f"freescale.move {mark} bytes={sent}", call, issued, _HOST_THREAD)
             else:
                 self._complete("user_annotation", f"gloo:{op.label}", issued, end, f"worker {op.lane}")
@@ -136,16 +140,10 @@ class RankTrace:
 
     def _waits(self, recording: Recording, number: int, mark: str) -> None:
         """Ranges of the training thread's waits for a collective, from when it got there to the collective's end."""
-        times, ops = recording.times, recording.written.program.ops
-        for waiting in _waiting_for(recording, number):
-            op = ops[waiting]
-            if not times.did[waiting][self.rank] or op.step not in recording.steps:
-                continue
-            before = _host_before(recording, waiting)
-            begun = int(times.end[before][self.rank]) if before >= 0 else 0
-            until = int(times.start[waiting][self.rank])
-            if until > begun:
-                self._complete("user_annotation", f"freescale.wait {mark}", begun, until, _HOST_THREAD)
+        for begun, until in waits(recording.written, recording.times, number, recording.steps):
+            if until[self.rank] > begun[self.rank]:
+                begin, end = int(begun[self.rank]), int(until[self.rank])
+                self._complete("user_annotation", f"freescale.wait {mark}", begin, end, _HOST_THREAD)
 
     def _group(self, op: Collective) -> str:
         name, members = group_name(op, self.rank)
@@ -160,21 +158,6 @@ class RankTrace:
             event["args"] = args
         times = f', "ts": {_micro(start + self._offset)}, "dur": {_micro(end - start)}}}'
         self._events.append(json.dumps(event)[:-1] + times)
-
-
-def _waiting_for(recording: Recording, collective: int) -> Iterator[int]:
-    for number, op in enumerate(recording.written.program.ops):
-        if isinstance(op, Work) and op.stream == "host" and (collective in op.after or collective in op.polls):
-            yield number
-
-
-def _host_before(recording: Recording, number: int) -> int:
-    ops = recording.written.program.ops
-    for before in range(number - 1, -1, -1):
-        op = ops[before]
-        if isinstance(op, Work) and op.stream == "host":
-            return before
-    return -1
 
 
 def _at(values: Any, rank: int) -> int:

@@ -50,6 +50,7 @@ CPU_RANGES: dict[str, tuple[float, float]] = {
     "gloo_latency_us": (0, 1e6),
     "profiled_gloo_latency_us": (0, 1e6),
     "profiled_gloo_ns_per_byte": (0, 1e4),
+    "gloo_beside_latency_us": (0, 1e6),
     "gloo_reduce_latency_us": (0, 1e6),
     "gloo_ns_per_byte": (0, 1e4),
     "gloo_reduce_ns_per_byte": (0, 1e4),
@@ -58,8 +59,16 @@ CPU_RANGES: dict[str, tuple[float, float]] = {
     "shared_ns_per_byte": (0, 1e4),
     "shared_fetch_ns_per_byte": (0, 1e4),
     "shared_issue_us": (0, 1e5),
+    "profiled_shared_latency_us": (0, 1e6),
+    "profiled_shared_ns_per_byte": (0, 1e4),
+    "profiled_shared_issue_us": (0, 1e5),
     "issue_us": (0, 1e5),
+    "issue_beside_us": (0, 1e5),
+    "profiled_issue_us": (0, 1e5),
+    "profiled_issue_beside_us": (0, 1e5),
+    "pause_us": (0, 1e5),
     "jitter": (0, 2),
+    "profiled_jitter": (0, 2),
 }
 """Constants of a machine whose ranks compute on the CPU, as `freescale-bench calibrate` measures them."""
 
@@ -77,6 +86,7 @@ class Cluster:
         sources: constant -> where it comes from; `assumed` where nothing better was to be had.
         pieces: piece of a step -> unit of work -> ns per unit; measured, CPU only.
         profiled: the same under the profiler, in whose pass a run's classes of time are measured.
+        pauses: piece -> share of its time under the profiler in which the thread is between ops.
         fidelity: how far simulations with it were off from a run: arm -> measure -> median error in percent.
     """
 
@@ -87,6 +97,7 @@ class Cluster:
     sources: Mapping[str, str]
     pieces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     profiled: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pauses: Mapping[str, float] = field(default_factory=dict)
     fidelity: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __getitem__(self, constant: str) -> float:
@@ -171,8 +182,15 @@ def parse(text: str, file: str) -> Cluster:
         values[name], sources[name] = _constant(file, name, entry, ranges)
     if table["device"] == "cpu" and not table.get("pieces"):
         raise FreeScaleError(f"{file}: pieces: missing; `freescale-bench calibrate` measures them")
-    numbers = [_numbers(file, name, table.get(name, {})) for name in ("pieces", "profiled", "fidelity")]
-    return Cluster(table["name"], table["device"], table["description"], values, sources, *numbers)
+    pieces, profiled, fidelity = (
+        _numbers(file, name, table.get(name, {})) for name in ("pieces", "profiled", "fidelity")
+    )
+    pauses = _numbers(file, "pauses", {"of": table.get("pauses", {})})["of"]
+    above = [piece for piece, share in pauses.items() if share > 1]
+    if above:
+        raise FreeScaleError(f"{file}: pauses.{above[0]}: {pauses[above[0]]:g}, expected a share from 0 to 1")
+    head = table["name"], table["device"], table["description"]
+    return Cluster(*head, values, sources, pieces, profiled, pauses, fidelity)
 
 
 def _ranges(device: str, file: str) -> dict[str, tuple[float, float]]:

@@ -80,12 +80,14 @@ class Cost:
         host_ns: what the host spends on it.
         device_ns: what the GPU spends; 0 on a CPU, where the host does the work.
         flop_share, byte_share: see `freescale.simulate.ops.Work`; of whichever does the work.
+        pause_ppm: see there too.
     """
 
     host_ns: Ns
     device_ns: Ns
     flop_share: int
     byte_share: int
+    pause_ppm: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,9 @@ class Costs:
         per_unit = self.cluster.pieces.get(piece, {})
         host_ns = self._sum({unit: ns for unit, ns in per_unit.items() if unit != "each"}, amounts)
         host_ns = host_ns + per_unit.get("each", 0.0)
+        pause_ppm = round(PPM * self.cluster.pauses.get(piece, 0.0))
         # Gloo's threads take core time while bytes flow, not while a call waits for its peers: as memory traffic does.
-        return Cost(_ns(host_ns), np.zeros(self.ranks, np.int64), 0, PPM)
+        return Cost(_ns(host_ns), np.zeros(self.ranks, np.int64), 0, PPM, pause_ppm)
 
     def _sum(self, per_unit: Mapping[str, float], amounts: Amounts) -> NDArray[np.float64]:
         total = np.zeros(self.ranks)

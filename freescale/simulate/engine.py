@@ -160,7 +160,8 @@ class _Engine:
             if by.sm_share:
                 changes.add(self.start[other], self.end[other], by.sm_share, 0)
             if by.byte_share:
-                changes.add(self.joined[other], self.end[other], 0, by.byte_share)
+                flowing = np.minimum(self.joined[other] + by.latency_ns, self.end[other])
+                changes.add(flowing, self.end[other], 0, by.byte_share)
         bounds, held, drawn = changes.until(start)
         return finish(start, work * PPM, bounds, compute_rate(held, drawn, op.flop_share, op.byte_share))
 

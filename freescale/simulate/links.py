@@ -18,6 +18,8 @@ from freescale.simulate.cluster import Cluster
 from freescale.simulate.ops import PPM, Load, Ns
 
 URGENT, NORMAL = 1, 0
+BY_HAND = "memory"
+"""Port of exchanges whose bytes the training thread moves itself: nothing is under way but its calls and waits."""
 Bytes = NDArray[np.float64] | float
 
 
@@ -45,16 +47,19 @@ class Links:
 
     Attributes:
         sm_free: whether all-to-all and all-gather go over the SM-free transport; reductions never do.
+        beside: lanes whose exchanges go on while the training thread computes, instead of being waited for at once;
+            that makes a difference on a CPU, where gloo's threads must get a core.
     """
 
     cluster: Cluster
     ranks: int
     sm_free: bool
+    beside: frozenset[str] = frozenset()
 
     def all_to_all(self, sent: Bytes, received: Bytes, lane: str) -> list[Phase]:
         """Bytes that each rank sends to, and receives from, all others."""
         if self.cluster.device == "cpu":
-            return [self._on_cpu(np.maximum(sent, received), sent)]
+            return [self._on_cpu(np.maximum(sent, received), sent, lane)]
         busiest = np.maximum(sent, received)
         outside = (self.ranks - self._node) / max(self.ranks - 1, 1)
         if self.sm_free:
@@ -71,7 +76,7 @@ class Links:
         total = np.broadcast_to(np.asarray(contributed, np.float64), self.ranks).sum()
         away = float(total) * (self.ranks - 1) / self.ranks
         if self.cluster.device == "cpu":
-            return [self._on_cpu(away, away)]
+            return [self._on_cpu(away, away, lane)]
         if self.sm_free:
             outside = (self.ranks - self._node) / max(self.ranks - 1, 1)
             return [self._staged(away, outside, self.ranks - 1, lane)]
@@ -88,7 +93,7 @@ class Links:
         if self.cluster.device == "cpu":
             cluster = self.cluster
             load = Load("link", _ns(ring * cluster["gloo_reduce_ns_per_byte"]))
-            share, issue = round(cluster["gloo_core_share"] * PPM), _us(cluster["issue_us"])
+            share, issue = round(cluster["gloo_core_share"] * PPM), _us(cluster["issue_beside_us"])
             return [Phase((load,), _us(cluster["gloo_reduce_latency_us"]), issue, byte_share=share)]
         efficiency, node = self.cluster["nccl_efficiency"], self._node
         if self._nodes == 1:
@@ -151,15 +156,17 @@ class Links:
         share = round(cluster["staged_memory_share"] * PPM)
         return Phase(loads, latency_ns, _us(cluster["launch_us"]), priority=priority, byte_share=share)
 
-    def _on_cpu(self, busiest: Bytes, sent: Bytes) -> Phase:
+    def _on_cpu(self, busiest: Bytes, sent: Bytes, lane: str) -> Phase:
         cluster = self.cluster
         if self.sm_free:  # the rank's own thread copies into the others' memory as it issues the call
             host_ns = _ns(_us(cluster["shared_issue_us"]) + np.asarray(sent) * cluster["shared_ns_per_byte"])
-            fetch = Load("memory", _ns(np.asarray(busiest) * cluster["shared_fetch_ns_per_byte"]))
+            fetch = Load(BY_HAND, _ns(np.asarray(busiest) * cluster["shared_fetch_ns_per_byte"]))
             return Phase((fetch,), _us(cluster["shared_latency_us"]), host_ns)
         load = Load("link", _ns(np.asarray(busiest) * cluster["gloo_ns_per_byte"]))
         share = round(cluster["gloo_core_share"] * PPM)
-        return Phase((load,), _us(cluster["gloo_latency_us"]), _us(cluster["issue_us"]), byte_share=share)
+        beside = "beside_" if lane in self.beside else ""
+        latency_ns, issue_ns = _us(cluster[f"gloo_{beside}latency_us"]), _us(cluster[f"issue_{beside}us"])
+        return Phase((load,), latency_ns, issue_ns, byte_share=share)
 
 
 @lru_cache(maxsize=8)

@@ -35,6 +35,8 @@ class Work:
         waits: the last try: wait for what it polls instead of going on without.
         issue_ns: the last part of `work_ns`, in which it issues a collective; for traces, as are label, kind and step.
         kind: `compute`, `host`, `issue` or `wait`.
+        pause_ppm: share of a piece of work in which its thread is between ops; takes no other time, only tells the
+            classes apart.
     """
 
     stream: str
@@ -49,6 +51,7 @@ class Work:
     label: str = ""
     kind: str = "compute"
     step: int = -1
+    pause_ppm: int = 0
 
     @property
     def sensitive(self) -> bool:

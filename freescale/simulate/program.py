@@ -46,11 +46,13 @@ class StepProgram:
 
     Attributes:
         first, last: per step, the first and the last operation of the training thread in it.
+        pause_ns: how long a pause between ops lasts, where pieces of work have any.
     """
 
     program: Program
     first: list[int]
     last: list[int]
+    pause_ns: int = 1
 
 
 def write_steps(
@@ -68,7 +70,7 @@ def write_steps(
     if len(shares) < 2:
         raise FreeScaleError("simulation: one batch; a step needs the batch after it too")
     ranks = shares[0].samples.size
-    costs, links = Costs(cluster, shape, ranks), Links(cluster, ranks, arm.smfree)
+    costs, links = Costs(cluster, shape, ranks), Links(cluster, ranks, arm.smfree, _beside(arm))
     writer = Writer(Program(ranks), costs, links, np.random.default_rng(seed))
     job = _Job(arm, writer, shape, shares, rows)
     feed = _Feed(job)
@@ -82,7 +84,13 @@ def write_steps(
         writer.synchronise()
         first.append(writer.host_ops[begun])
         last.append(writer.host_ops[-1])
-    return StepProgram(writer.program, first, last)
+    return StepProgram(writer.program, first, last, max(round(cluster.values.get("pause_us", 0.0) * 1e3), 1))
+
+
+def _beside(arm: Arm) -> frozenset[str]:
+    """Lanes whose exchanges go on beside compute; urgent ones are waited for nearly at once."""
+    ahead = {"ids", "bulk"} if arm.overlap else {"ids"} if arm.prefetch_ids else set()
+    return frozenset({"data", *ahead})
 
 
 @dataclass

@@ -114,8 +114,9 @@ class Writer:
         byte_share = 0 if self.gpu else max((cost.byte_share for cost in costs), default=0)
         label = stage.pieces[0][0] if stage.pieces else "advance"
         kind = "host" if self.gpu else "compute"
+        pause_ppm = _mean_pause(costs)
         return self._add_host(
-            Work("host", work, (), 0, byte_share, needs, tried, waits, issue_ns, label, kind, self.step)
+            Work("host", work, (), 0, byte_share, needs, tried, waits, issue_ns, label, kind, self.step, pause_ppm)
         )
 
     def issue_by(self, attempt: int, stage: Stage) -> Exchange:
@@ -159,7 +160,10 @@ class Writer:
         self, work_ns: Ns | int, cost: Cost | None, label: str, kind: str = "compute", after: tuple[int, ...] = ()
     ) -> int:
         shares = (cost.flop_share, cost.byte_share) if cost else (0, 0)
-        return self._add_host(Work("host", work_ns, after, *shares, label=label, kind=kind, step=self.step))
+        pause_ppm = cost.pause_ppm if cost else 0
+        return self._add_host(
+            Work("host", work_ns, after, *shares, label=label, kind=kind, step=self.step, pause_ppm=pause_ppm)
+        )
 
     def _add_host(self, work: Work) -> int:
         number = self.program.add(work)
@@ -217,6 +221,12 @@ class Chain:
             self._writer.also_issued_by(exchange, attempt)
         elif stage.phases:
             self._exchanges[number] = self._writer.issue_by(attempt, stage)
+
+
+def _mean_pause(costs: Sequence[Cost]) -> int:
+    """Pauses of several pieces done in one go, in ppm."""
+    total = sum(int(cost.host_ns.sum()) for cost in costs)
+    return sum(int(cost.host_ns.sum()) * cost.pause_ppm for cost in costs) // total if total else 0
 
 
 def _whole(values: Ns | int) -> Ns:

@@ -183,7 +183,8 @@ class Naive:
         for other, by in enumerate(self.p.ops):
             if isinstance(by, Collective) and self.start[other][rank] is not None and not self.over(other, rank):
                 held += by.sm_share
-                if self.joined[other][rank] is not None:
+                joined = self.joined[other][rank]
+                if joined is not None and self.now >= joined + by.latency_ns:
                     drawn += by.byte_share
         rate = 1_000_000
         if op.flop_share:

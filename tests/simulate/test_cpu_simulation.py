@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import analyzer
+from analyzer.bubbles import CLASSES
 from freescale.bench import simulated_times
 from freescale.bench.arms import parse_arm, parse_arms
 from freescale.bench.config import RunConfig
-from freescale.bench.simulated_run import Simulation, simulate
+from freescale.bench.simulated_run import Simulation, simulate, write_run
 from freescale.bench.simulated_workload import SimulatedBatches
 from freescale.simulate.cluster import CPU_RANGES, Cluster
 from freescale.simulate.cost import PIECES
 from freescale.simulate.engine import run
-from freescale.simulate.ops import Work
+from freescale.simulate.ops import Collective, Work
 from freescale.simulate.program import StepProgram, write_steps
 from workloads import registry
 
 
-def cpu_cluster(**changes: float) -> Cluster:
+def cpu_cluster(pauses: float = 0.0, **changes: float) -> Cluster:
     """Pieces of 1 ms, forward and backward of 2 µs per token; exchanges that take no time."""
     values = dict.fromkeys(CPU_RANGES, 0.0) | {"ranks_per_node": 2.0} | changes
     pieces = {piece: {"each": 1e6} for piece in PIECES}
     pieces |= {piece: {"each": 0.0, "tokens": 2e3} for piece in ("forward", "backward")}
     profiled = {piece: {unit: 2 * ns for unit, ns in units.items()} for piece, units in pieces.items()}
-    return Cluster("a-cpu", "cpu", "planted", values, dict.fromkeys(values, "planted"), pieces, profiled)
+    shares = dict.fromkeys(PIECES, pauses)
+    return Cluster("a-cpu", "cpu", "planted", values, dict.fromkeys(values, "planted"), pieces, profiled, shares)
 
 
 def steps_on(machine: Cluster, arm: str = "baseline") -> StepProgram:
@@ -65,10 +70,62 @@ def test_noise_on_a_cpu_is_one_factor_for_all_that_a_rank_does_in_a_step() -> No
     assert len({float(of_step[0][0]) for of_step in factors.values()}) == len(factors)
 
 
-def a_simulation(arms: str) -> Simulation:
+def a_simulation(arms: str, machine: Cluster | None = None) -> Simulation:
     return Simulation(
-        registry.preset("hstu-tiny"), cpu_cluster(), tuple(parse_arms(arms)), 2, blocks=2, steps=6, warmup=1
+        registry.preset("hstu-tiny"), machine or cpu_cluster(), tuple(parse_arms(arms)), 2, blocks=2, steps=6, warmup=1
     )
+
+
+def test_a_piece_is_cut_into_equal_parts_that_compute_and_then_pause() -> None:
+    def of(start: int, end: int, ppm: int) -> list[tuple[int, int]]:
+        parts = simulated_times.between_pauses(*(np.array([value]) for value in (start, end, ppm)), 100)
+        return list(zip(*(bounds.tolist() for bounds in parts), strict=True))
+
+    assert of(1_000, 2_000, 200_000) == [(1_000, 1_400), (1_500, 1_900)]  # pauses of 200 in all, 100 each
+    assert of(0, 100, 300_000) == [(0, 70)]  # too short for more than one
+    assert of(0, 1_000, 0) == [(0, 1_000)]
+    assert of(5, 5, 300_000) == [(5, 5)]
+
+
+def test_pauses_are_host_time_where_nothing_is_under_way_and_exposed_where_an_exchange_is() -> None:
+    """Exchanges take no time here but those of data, which last longer than any step."""
+    machine = cpu_cluster(pauses=0.25, pause_us=10)
+    alone = simulate(a_simulation("baseline", machine)).tables["baseline"].bubbles
+    busy = alone["compute_ns"] + alone["host_ns"]
+    assert (alone["host_ns"] / busy).to_numpy() == pytest.approx(0.25, abs=1e-3)
+    assert alone["exposed_comm_ns"].sum() == 0
+    slow = dataclasses.replace(machine, values={**machine.values, "gloo_beside_latency_us": 3_000.0})
+    beside = simulate(a_simulation("baseline", slow)).tables["baseline"].bubbles
+    assert beside["exposed_comm_ns"].sum() > 0
+    gone, more = (beside["host_ns"] - alone["host_ns"]).sum(), beside["exposed_comm_ns"].sum()
+    assert gone == pytest.approx(-more, rel=0.02)
+    assert beside["compute_ns"].sum() == pytest.approx(alone["compute_ns"].sum(), rel=1e-3)
+
+
+def test_exchanges_beside_compute_have_a_latency_of_their_own_on_a_cpu() -> None:
+    machine = cpu_cluster(gloo_latency_us=1, gloo_beside_latency_us=20, issue_us=2, issue_beside_us=30)
+    for arm, beside in (("baseline", {"data"}), ("sdd", {"data", "ids"}), ("overlap", {"data", "ids", "bulk"})):
+        ops = [op for op in steps_on(machine, arm).program.ops if isinstance(op, Collective)]
+        later = [op for op in ops if op.step > 0 and op.lane != "dense"]
+        assert {(op.lane, op.latency_ns) for op in later} == {
+            (op.lane, 20_000 if op.lane in beside else 1_000) for op in later
+        }
+
+
+def test_analysing_the_traces_of_ranks_on_cpus_gives_the_simulated_classes_to_the_nanosecond(tmp_path: Path) -> None:
+    machine = cpu_cluster(
+        pauses=0.2, pause_us=40, jitter=0.1, gloo_latency_us=150, gloo_beside_latency_us=900, issue_us=70,
+        issue_beside_us=110, gloo_reduce_latency_us=300, shared_issue_us=50, shared_latency_us=20, gloo_core_share=0.3,
+    )  # fmt: skip
+    simulation = a_simulation("baseline,sdd,balance,overlap,smfree,freescale", machine)
+    path, _ = write_run(simulate(dataclasses.replace(simulation, trace_ranks=(0, 1))), tmp_path, {})
+    written = pd.read_parquet(path / "bubbles.parquet")
+    again = analyzer.analyze(path)
+    for arm in simulation.arms:
+        expected = written.query("arm == @arm.name").sort_values(["step", "rank"])
+        found = again.arms[arm.name].tables.bubbles.sort_values(["step", "rank"])
+        assert expected["host_ns"].sum() > 0
+        np.testing.assert_array_equal(expected[list(CLASSES)].to_numpy(), found[list(CLASSES)].to_numpy(), arm.name)
 
 
 def test_every_block_has_the_batches_of_the_same_block_of_a_run() -> None:

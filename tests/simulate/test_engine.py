@@ -75,6 +75,14 @@ def test_a_rank_that_waits_in_a_collective_holds_sms_but_draws_no_bandwidth() ->
     assert times.end[kernel].tolist() == [130, 105]  # held from 0 to 60, and from 50 to 60
 
 
+def test_bandwidth_is_drawn_while_bytes_flow_and_not_during_the_latency_before() -> None:
+    program = Program(2)
+    now = program.add(Work("host", 0))
+    program.add(Collective("bulk", (now,), (Load("link", 40),), latency_ns=30, byte_share=500_000))
+    work = program.add(Work("host", 100, byte_share=1_000_000))
+    assert run(program).end[work].tolist() == [120, 120]  # 30, then 40 at half speed make 20, then 50
+
+
 def test_a_try_does_its_work_at_the_first_chance_after_what_it_polls() -> None:
     program = Program(2)
     issue = program.add(Work("host", ns(0, 30)))
