@@ -84,6 +84,8 @@ def write_steps(
         writer.synchronise()
         first.append(writer.host_ops[begun])
         last.append(writer.host_ops[-1])
+    writer.step = -1
+    schedule.stop()
     return StepProgram(writer.program, first, last, max(round(cluster.values.get("pause_us", 0.0) * 1e3), 1))
 
 
@@ -250,6 +252,7 @@ class _Feed:
 
 class _Schedule(Protocol):
     def step(self, step: int) -> None: ...
+    def stop(self) -> None: ...
 
 
 class _Blocking:
@@ -276,6 +279,11 @@ class _Blocking:
         writer.wait(returned)
         writer.piece("update", job.some_rows(rows.served))
         writer.piece("dense_update", work)
+
+    def stop(self) -> None:
+        """IDs of a batch that does not come any more: what was begun for it must end."""
+        if self.prefetched is not None:
+            self.prefetched.finish()
 
 
 class _Prioritized:
@@ -315,6 +323,9 @@ class _Prioritized:
         writer.piece("read", job.some_rows(after.late_served))
         self.collision = job.rows_exchange("urgent", after.late_served, after.late_asked)
         writer.piece("dense_update", work)  # hides the rows' way
+
+    def stop(self) -> None:
+        """All exchanges have been issued."""
 
     def _fetch_all(self) -> None:
         """Rows of the first batch, for which nothing was prepared."""
