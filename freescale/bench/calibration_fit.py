@@ -1,8 +1,8 @@
 """From the rows that the ranks of a calibration measured to the constants of a cluster.
 
-Pieces are fitted to the thread's CPU time, which what else runs on the machine hardly touches; under the profiler to
-what their traces show. An exchange lasts from its last rank's call until the last rank has its bytes, on the clock that
-the ranks of one host share.
+Pieces are fitted to the thread's CPU time, which what else runs on the machine hardly touches, and made as much longer
+as forward takes than its CPU time; under the profiler to what their traces show. An exchange lasts from its last rank's
+call until the last rank has its bytes, on the clock that the ranks of one host share.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def fit(rows: Sequence[Row]) -> Calibration:
     constants["jitter"] = _noise([row for row in rows if not row.get("profiled")], pieces)
     constants["profiled_jitter"] = _noise([row for row in rows if row.get("profiled")], profiled)
     forward = [row for row in of["forward"] if row.get("turn") and not row["profiled"]]
-    longer = np.median([row["ns"] / row["cpu_ns"] for row in forward]) - 1
-    return Calibration(constants, pieces, profiled, pauses, errors, float(longer * 100))
+    longer = float(np.median([row["ns"] / row["cpu_ns"] for row in forward]))
+    pieces = {piece: {unit: ns * longer for unit, ns in units.items()} for piece, units in pieces.items()}
+    return Calibration(constants, pieces, profiled, pauses, errors, (longer - 1) * 100)
 
 
 def _usual(rows: Sequence[Row]) -> list[Row]:
