@@ -81,8 +81,9 @@ def fit(rows: Sequence[Row]) -> Calibration:
     errors["rest"] = off_ns / float(np.median([ns for _, ns in more])) * 100
     under = [row for row in steps if row["profiled"]]
     busy, paused = (_beside_pieces(under, name) for name in ("busy_ns", "pause_ns"))
-    profiled["rest"] = {"each": max(float(np.median([ns for ns, _ in busy])), 0.0)}
-    pauses["rest"] = _share([(pause, ns) for (pause, _), (ns, _) in zip(paused, busy, strict=True)])
+    usual_busy, usual_paused = (max(float(np.median([ns for ns, _ in of_steps])), 0.0) for of_steps in (busy, paused))
+    profiled["rest"] = {"each": usual_busy}
+    pauses["rest"] = _share([(usual_paused, usual_busy)])
     constants = _exchange_constants(of, calls)
     constants["gloo_core_share"] = _core_share(of["alone"], of["beside"])
     constants["pause_us"] = float(np.mean([row["ns"] for row in of["pause"]])) / 1e3

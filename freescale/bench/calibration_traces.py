@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzer import lanes
 from analyzer.bubbles import measure
-from analyzer.intervals import Union, covered, merge
+from analyzer.intervals import Union, covered, merge, subtract
 from analyzer.lanes import Lane
 from analyzer.timeline import Timeline
 from analyzer.trace import read_trace
@@ -80,15 +80,12 @@ def _blocked(timeline: Timeline) -> Union:
     way and nothing computes."""
     verbs = {i for i, name in enumerate(timeline.names) if (mark := lanes.mark(name)) and mark.verb in _CALLING}
     host = np.flatnonzero(timeline.in_lane(Lane.HOST) & np.isin(timeline.name_id, list(verbs)))
-    start, end = timeline.start_ns[host], timeline.end_ns[host]
-    compute = _computing(timeline)
     reduced = [row for row in timeline.collectives if timeline.ops[timeline.op[row]] == "all_reduce"]
-    for row in reduced:
-        inside = (compute[1] > timeline.start_ns[row]) & (compute[0] < timeline.end_ns[row])
-        from_ns = max(int(compute[1][inside].max(initial=timeline.start_ns[row])), int(timeline.start_ns[row]))
-        if from_ns < timeline.end_ns[row]:
-            start, end = np.append(start, from_ns), np.append(end, timeline.end_ns[row])
-    return merge(start, end)
+    under_way = merge(timeline.start_ns[reduced], timeline.end_ns[reduced])
+    waited = subtract(under_way, _computing(timeline))
+    return merge(
+        np.concatenate([timeline.start_ns[host], waited[0]]), np.concatenate([timeline.end_ns[host], waited[1]])
+    )
 
 
 def _pieces(timeline: Timeline) -> dict[str, Union]:
