@@ -138,7 +138,8 @@ def dense_meets_urgent(collectives: pd.DataFrame) -> float:
     for rank, of_rank in urgent.groupby("rank"):
         reduced = dense[dense["rank"] == rank]
         begun = of_rank["arrival_ns"].to_numpy()[:, None]
-        met.append(((reduced["arrival_ns"].to_numpy() <= begun) & (begun < reduced["rank_end_ns"].to_numpy())).any(axis=1))
+        from_ns, to_ns = reduced["arrival_ns"].to_numpy(), reduced["rank_end_ns"].to_numpy()
+        met.append(((from_ns <= begun) & (begun < to_ns)).any(axis=1))
     return float(np.concatenate(met).mean()) if met else float("nan")
 
 
