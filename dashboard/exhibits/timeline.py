@@ -18,6 +18,7 @@ from dashboard.theme import BY_KEY, Class
 
 RANKS_AT_ONCE = 8
 RANKS_AT_FIRST = 4
+ROWS_EXPECTED = 5  # of a rank, until its traces have been read
 BARS_ACROSS = 800  # of a lane; intervals closer than the step's length over this are drawn as one
 LEGEND = (
     BY_KEY["compute"],
@@ -50,9 +51,10 @@ def outline(run: Run, arm: str | None = None, step: str | None = None, ranks: st
         "timeline",
         "One step, rank by rank",
         "All ranks on one clock; dotted lines bound each rank's own step. Where communication lies over compute it "
-        "costs nothing; red before amber is a rank waiting for a later one.",
+        "costs nothing; red before amber is a rank waiting for a later one. Each process group has a row: within one, "
+        "collectives run one after the other.",
         source(run, f"profiled step {chosen_step}, arm {chosen_arm}"),
-        message("Reading traces…", 90 + 60 * len(chosen_ranks)),
+        message("Reading traces…", 90 + 26 * ROWS_EXPECTED * len(chosen_ranks)),
         Table([], []),
         legend=LEGEND,
         options={
@@ -121,7 +123,7 @@ def _bars(lanes: Lanes | None, lane: Lane, begin: int, end: int, finest: int) ->
 def _collectives(run: Run, arm: str, begin: int, end: int) -> pd.DataFrame:
     """Rows of collectives.parquet that meet [begin, end), with times in ms since `begin`."""
     if waits.arms_with_collectives(run.collectives) == []:
-        return pd.DataFrame(columns=["rank", "start_ms", "wait_ms", "transfer_ms", "what", "last_rank"])
+        return pd.DataFrame(columns=["rank", "group", "start_ms", "wait_ms", "transfer_ms", "what", "last_rank"])
     every = run.collectives
     met = every[(every["arm"] == arm) & (every["rank_end_ns"] > begin) & (every["arrival_ns"] < end)]
     rows = met.assign(start_ms=(met["arrival_ns"] - begin) / NS_PER_MS, wait_ms=met["wait_ns"] / NS_PER_MS)

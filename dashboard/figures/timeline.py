@@ -12,6 +12,10 @@ from dashboard.figures.canvas import canvas
 from dashboard.theme import BY_KEY, plain
 
 WAIT, TRANSFER = "Waiting for the last rank", "Transfer"
+MOST_GROUPS = 6
+"""Rows for process groups per rank; where there are more, those in which least time was spent share the last."""
+OTHERS = "other groups"
+_LONGEST = 18  # of a group's name beside its row
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class RankRows:
 
     Attributes:
         compute, copy: `lanes.bars`.
-        collectives: columns start_ms, wait_ms, transfer_ms, what (its name), last_rank.
+        collectives: columns group, start_ms, wait_ms, transfer_ms, what (its name), last_rank.
         window_ms: start and end of the rank's own step window.
     """
 
@@ -32,29 +36,48 @@ class RankRows:
 
 
 def step_timeline(ranks: Sequence[RankRows]) -> go.Figure:
-    """A group of rows per rank: compute, communication (waiting, then transfer), and copies where there are any."""
-    rows = [
-        (entry, kind) for entry in ranks for kind in ("compute", "comm", "copy") if kind != "copy" or len(entry.copy)
-    ]
+    """Rows per rank: compute, each process group (waiting, then transfer), and copies where there are any."""
+    groups = _groups(ranks)
+    kinds = ["compute", *dict.fromkeys(groups.values()), "copy"]
+    rows = [(entry, kind) for entry in ranks for kind in kinds if kind != "copy" or len(entry.copy)]
     places = {(entry.rank, kind): place for place, (entry, kind) in enumerate(rows)}
-    figure = canvas(90 + 30 * len(rows), title_x="Since the start of the step (ms)", barmode="overlay")
+    figure = canvas(90 + 26 * len(rows), title_x="Since the start of the step (ms)", barmode="overlay")
     for entry in ranks:
         _intervals(figure, entry.compute, places[entry.rank, "compute"], "compute")
         if (entry.rank, "copy") in places:
             _intervals(figure, entry.copy, places[entry.rank, "copy"], "exposed_copy")
-        _collectives(figure, entry.collectives, places[entry.rank, "comm"])
+        shown = entry.collectives["group"].map(groups)
+        for group, mine in entry.collectives.groupby(shown, sort=False):
+            _collectives(figure, mine, places[entry.rank, str(group)])
         _frame(figure, entry, places)
-    labels = {"compute": "compute", "comm": "comm.", "copy": "copy"}
     end = max((entry.window_ms[1] for entry in ranks), default=1.0)
     figure.update_xaxes(range=[-0.004 * end, 1.004 * end])
     figure.update_yaxes(
         tickvals=list(range(len(rows))),
-        ticktext=[f"rank {entry.rank} · {labels[kind]}" for entry, kind in rows],
+        ticktext=[f"rank {entry.rank} · {kind}" for entry, kind in rows],
         range=[len(rows) - 0.4, -0.6],
         showgrid=False,
         fixedrange=True,
     )
     return figure
+
+
+def _groups(ranks: Sequence[RankRows]) -> dict[str, str]:
+    """Process group -> its row, in the order in which they are first used."""
+    every = pd.concat([entry.collectives for entry in ranks]).sort_values("start_ms", kind="stable")
+    names = every["group"].drop_duplicates().tolist()
+    if len(names) > MOST_GROUPS:
+        busy = (every["wait_ms"] + every["transfer_ms"]).groupby(every["group"]).sum()
+        own = set(busy.nlargest(MOST_GROUPS - 1).index)
+        names = [name for name in names if name in own] + [name for name in names if name not in own]
+        return {name: _short(name) if name in own else OTHERS for name in names}
+    return {name: _short(name) for name in names}
+
+
+def _short(group: str) -> str:
+    """Never the name of another row."""
+    cut = group if len(group) <= _LONGEST else group[: _LONGEST - 1] + "…"
+    return plain(cut) if cut not in ("compute", "copy", OTHERS) else f"{cut} (group)"
 
 
 def _intervals(figure: go.Figure, bars: pd.DataFrame, place: int, colour: str) -> None:

@@ -6,8 +6,10 @@ import os
 import shutil
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from analyzer.lanes import Lane
 from dashboard import exhibits
 from dashboard.app import drawn, page
 from dashboard.data import RunStore, open_run
+from dashboard.figures.timeline import TRANSFER, RankRows, step_timeline
 from dashboard.lanes import Lanes, bars
 from dashboard.pages.links import parse
 
@@ -83,6 +86,50 @@ def test_collectives_are_cut_at_the_last_arrival(runs_root: Path, names: dict[st
         rows = rows[rows["step"] == 5]
         np.testing.assert_allclose(np.sort(trace.x), np.sort(rows["wait_ns"] / 1e6))
     assert len(exhibit.table.rows) == sum(len(trace.x) for trace in waited)
+
+
+def rank_rows(rank: int, *collectives: tuple[str, float, float]) -> RankRows:
+    """Collectives as (group, start, transfer) in ms."""
+    nothing = pd.DataFrame(columns=["start_ms", "ms", "busy_ms", "count", "name"])
+    rows = pd.DataFrame(collectives, columns=["group", "start_ms", "transfer_ms"])
+    return RankRows(rank, nothing, nothing, rows.assign(wait_ms=0.0, what=rows["group"], last_rank=0), (0.0, 100.0))
+
+
+def transfers(figure: Any) -> dict[str, list[float]]:
+    """Label of each row -> starts of the transfers in it."""
+    labels = figure.layout.yaxis.ticktext
+    found: dict[str, list[float]] = {}
+    for trace in figure.data:
+        if trace.name == TRANSFER:
+            for place, start in zip(trace.y, trace.base, strict=True):
+                found.setdefault(labels[place], []).append(start)
+    return found
+
+
+def test_every_process_group_has_a_row_in_the_order_of_first_use() -> None:
+    figure = step_timeline(
+        [rank_rows(0, ("dense", 50, 9), ("urgent", 61, 1)), rank_rows(1, ("ids", 1, 2), ("urgent", 62, 1))]
+    )
+    kinds = ("compute", "ids", "dense", "urgent")
+    assert list(figure.layout.yaxis.ticktext) == [f"rank {rank} · {kind}" for rank in (0, 1) for kind in kinds]
+    assert transfers(figure) == {
+        "rank 0 · dense": [50], "rank 0 · urgent": [61], "rank 1 · ids": [1], "rank 1 · urgent": [62],
+    }  # fmt: skip
+
+
+def test_of_many_groups_those_with_least_to_show_share_a_row() -> None:
+    named = [(f"group{number}", float(number), 10.0 - number) for number in range(8)]
+    figure = step_timeline([rank_rows(0, *named)])
+    rows = [f"rank 0 · group{number}" for number in range(5)]
+    assert list(figure.layout.yaxis.ticktext) == ["rank 0 · compute", *rows, "rank 0 · other groups"]
+    assert transfers(figure)["rank 0 · other groups"] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["compute", "copy", "other groups", "<b>bold</b>", "a" * 60])
+def test_a_groups_name_is_no_markup_and_no_other_rows(name: str) -> None:
+    labels = step_timeline([rank_rows(0, (name, 1, 1))]).layout.yaxis.ticktext
+    assert len(set(labels)) == 2
+    assert all("<b>" not in label and len(label) < 45 for label in labels)
 
 
 def test_the_outline_reads_no_trace(tmp_path: Path, rundirs: ModuleType) -> None:
