@@ -182,9 +182,10 @@ class SharedMemoryTransport:
     def _place(self, incoming: list[int], dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, Segment | None]:
         """An empty result, in shared memory if a peer would land in it."""
         if any(incoming[peer] >= self._direct_bytes for peer in self._peers):
-            found = self._pool.allocate(sum(incoming))
+            found = self._pool.allocate(sum(incoming), dtype)
             if found:
-                return found[0].view(dtype).view(shape), found[1]
+                result, block = found
+                return result if len(shape) == 1 else result.view(shape), block
         return torch.empty(shape, dtype=dtype), None
 
     def _announce(self, call: _Call, block: Segment | None) -> None:

@@ -319,30 +319,30 @@ def test_outbox_regions_never_overlap_and_go_in_order(steps: list[tuple[int, flo
 
 def test_a_result_in_use_is_never_handed_out_again() -> None:
     pool = LandingPool(limit_bytes=16 * MEGABYTE)
-    first = pool.allocate(MEGABYTE)
-    second = pool.allocate(MEGABYTE)
+    first = pool.allocate(MEGABYTE, torch.uint8)
+    second = pool.allocate(MEGABYTE, torch.uint8)
     assert first is not None
     assert second is not None
     assert first[1].key != second[1].key
     view = first[0].view(torch.float32)[10:20].clone(), first[0].view(torch.float32)[10:20]
     key = first[1].key
     del first
-    held = pool.allocate(MEGABYTE)
+    held = pool.allocate(MEGABYTE, torch.uint8)
     assert held is not None
     assert held[1].key != key, "a view of the result still lives"
     del view
-    again = pool.allocate(MEGABYTE - 100)
+    again = pool.allocate(MEGABYTE - 100, torch.uint8)
     assert again is not None
     assert again[1].key == key, "once no tensor uses it, its pages serve the next result"
 
 
 def test_results_beyond_the_limit_are_not_placed_in_shared_memory() -> None:
     pool = LandingPool(limit_bytes=4 * MEGABYTE)
-    held = [pool.allocate(2 * MEGABYTE), pool.allocate(2 * MEGABYTE)]
+    held = [pool.allocate(2 * MEGABYTE, torch.uint8), pool.allocate(2 * MEGABYTE, torch.uint8)]
     assert all(held)
-    assert pool.allocate(MEGABYTE) is None
+    assert pool.allocate(MEGABYTE, torch.uint8) is None
     held.clear()
-    assert pool.allocate(3 * MEGABYTE) is not None, "idle blocks make room"
+    assert pool.allocate(3 * MEGABYTE, torch.uint8) is not None, "idle blocks make room"
 
 
 def test_a_kernel_that_refuses_memory_files_is_met_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_an_old_kernel_is_asked_again_without_the_flag_it_does_not_know(monkeypa
 def test_a_pool_that_is_given_up_leaves_tensors_in_use_intact_and_no_descriptor_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     pool = LandingPool(limit_bytes=16 * MEGABYTE)
-    kept, dropped = pool.allocate(MEGABYTE), pool.allocate(MEGABYTE)
+    kept, dropped = pool.allocate(MEGABYTE, torch.uint8), pool.allocate(MEGABYTE, torch.uint8)
     assert kept is not None
     tensor = kept[0].fill_(7)
     del kept, dropped
