@@ -56,7 +56,7 @@ def test_a_pass_that_goes_on_where_the_one_before_ended_finds_a_boundary() -> No
 def test_the_hooks_of_a_model_measure_its_layers() -> None:
     class Slow(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            time.sleep(0.05)
+            time.sleep(0.3)
             return x * 2
 
     model = nn.Sequential(nn.Linear(2, 2), Slow(), nn.Linear(2, 2))
