@@ -21,12 +21,12 @@ from freescale.simulate.cost import PIECES
 Row = Mapping[str, Any]
 Units = dict[str, float]
 STEP_PIECES = (
-    "begin", "distribute", "tell", "serve", "read", "embed", "forward", "backward", "give", "update", "dense_update",
+    "begin", "distribute", "serve", "read", "embed", "forward", "backward", "give", "update", "dense_update",
 )  # fmt: skip
 """What a step of the blocking schedule consists of."""
 IN_TURNS = ("forward", "backward")
 """Pieces that are timed in turns of the trainer; the others are timed one by one."""
-_ISSUING = {"distribute", "tell", "read", "give", "split", "announce", "move"}
+_ISSUING = {"distribute", "read", "give", "split", "announce", "move"}
 _WAITED_FOR, _BESIDE = ("ids", "bulk"), ("ids", "bulk", "data")
 _MATRICES = 400
 

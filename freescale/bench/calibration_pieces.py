@@ -20,7 +20,7 @@ from freescale.balance.cost_model import CostModel
 from freescale.balance.exchange import SampleExchange
 from freescale.bench.simulated_workload import shape_of
 from freescale.bench.stopwatch import Stopwatch
-from freescale.comm.transport import Transport
+from freescale.comm.transport import Handle, Transport
 from freescale.overlap.collision import colliding_rows, marked_of, put_together, rest_of, tell_requesters
 from freescale.overlap.contribution import Sums
 from freescale.overlap.embedding import ShardedEmbedding
@@ -96,11 +96,8 @@ class Steps:
             batch = batch.to(torch.device("cpu"))
             ids = batch.ids()
         count = float(sum(values.numel() for values in ids.values()))
-        chain = distribute(embedding.layout, embedding.features, lanes["ids"], ids)
+        chain = distribute(embedding.layout, embedding.features, embedding.room, lanes["ids"], ids)
         with watch.piece("distribute", ids=count):
-            counted = next(chain)
-        counted.wait()  # not timed: the piece went on after issuing it
-        with watch.piece("tell", ids=count):
             slots = next(chain)
         watch.wait(slots)
         with watch.piece("serve"):
@@ -162,9 +159,10 @@ def model_amounts(workload: Workload, batch: JaggedBatch) -> dict[str, float]:
     return {name: float(getattr(share, name)[0]) for name in names}
 
 
-def _result(chain: Iterator[Any]) -> Any:
-    try:
-        next(chain)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("the chain goes on")
+def _result(chain: Iterator[Handle]) -> Any:
+    """What the chain comes to; waits for what it still needs."""
+    while True:
+        try:
+            next(chain).wait()
+        except StopIteration as stop:
+            return stop.value

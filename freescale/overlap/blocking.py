@@ -65,7 +65,7 @@ class BlockingSchedule:
 
     def _distribute(self, ids: Ids) -> Stages[Lookup]:
         embedding = self.parts.embedding
-        chain = distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids)
+        chain = distribute(embedding.layout, embedding.features, embedding.room, self.parts.lanes["ids"], ids)
         return Stages(chain, self.parts.side)
 
     def _advance(self) -> None:

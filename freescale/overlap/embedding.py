@@ -19,6 +19,7 @@ from freescale.errors import FreeScaleError
 from freescale.overlap.contribution import Contribution
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts, elements, pack, unpack
+from freescale.overlap.request import Room
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.overlap.tables import SlotLayout, TableSpec, initial_rows
 
@@ -57,6 +58,7 @@ class ShardedEmbedding(nn.Module):
         states: the optimizer's state per group.
         lr: learning rate of the next update; change it between steps for a schedule.
         current: the batch that was embedded last.
+        room: for slots beside their counts, agreed with the other ranks.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class ShardedEmbedding(nn.Module):
             self.weights.append(nn.Parameter(torch.cat(pieces).to(device), requires_grad=False))
         self.states = [optimizer.new_state(weight) for weight in self.weights]
         self.current: Lookup | None = None
+        self.room = Room()
 
     def look_up(self, lane: Transport, rows: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Handle:
         """Read local `rows` (per group, int64, requester after requester) and send them; see `received`."""

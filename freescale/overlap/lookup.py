@@ -11,6 +11,7 @@ from torch import Tensor
 from freescale.comm.transport import Transport
 from freescale.errors import FreeScaleError
 from freescale.overlap.packing import Counts, unpack
+from freescale.overlap.request import Room, receive, send
 from freescale.overlap.stages import Exchanges
 from freescale.overlap.tables import SlotLayout
 
@@ -50,9 +51,9 @@ class Lookup:
 
 
 def distribute(
-    layout: SlotLayout, features: Mapping[str, str], transport: Transport, ids: Mapping[str, Tensor]
+    layout: SlotLayout, features: Mapping[str, str], room: Room, transport: Transport, ids: Mapping[str, Tensor]
 ) -> Exchanges[Lookup]:
-    """All-to-all of counts, then of slots: afterwards every owner knows which rows are wanted, and by whom.
+    """All-to-all of slots and their counts: afterwards every owner knows which rows are wanted, and by whom.
 
     IDs are de-duplicated per destination before they travel.
 
@@ -60,7 +61,7 @@ def distribute(
         FreeScaleError: an ID is out of range; on the rank that has it, with table, feature and value, and at the same
             place on all others, so that none of them waits for ever.
     """
-    world, rank, groups = transport.world_size, transport.rank, len(layout.dims)
+    rank, groups = transport.rank, len(layout.dims)
     slots, invalid = [], []
     for feature, values in ids.items():
         last = layout.specs[features[feature]].rows - 1
@@ -69,28 +70,21 @@ def distribute(
         slots.append(layout.slots(features[feature], inside).flatten())
     wanted, inverse = torch.unique(torch.cat(slots), return_inverse=True)
     edges = torch.searchsorted(wanted, layout.group_start.to(wanted.device))
-    counts = edges.diff(dim=1)
     # The number of bad IDs rides along: finding them costs no exchange and no synchronisation of its own.
-    bad = torch.stack(invalid).sum().expand(world, 1)
-    counted = transport.all_to_all(torch.cat([counts, bad], dim=1), [1] * world, [1] * world)
+    request = send(transport, wanted, edges.diff(dim=1), torch.stack(invalid).sum(), room)
 
     place = _place_in_group(edges, wanted.numel())
     parts = place[inverse].split([values.numel() for values in ids.values()])
     positions = {feature: part.view(ids[feature].shape) for feature, part in zip(ids, parts, strict=True)}
 
-    yield counted
-    told = counted.wait().tolist()
-    _raise_if_out_of_range([row[groups] for row in told], rank, layout, features, ids)
-    serve_counts = [row[:groups] for row in told]
-    ask_counts: Counts = counts.tolist()
-    asked = transport.all_to_all(wanted, [sum(c) for c in ask_counts], [sum(c) for c in serve_counts])
-
-    yield asked
-    by_group = [part.squeeze(1) for part in unpack(asked.wait(), serve_counts, [1] * groups)]
+    asked = yield from receive(transport, request, room)
+    _raise_if_out_of_range(asked.bad, rank, layout, features, ids)
+    by_group = [part.squeeze(1) for part in unpack(asked.slots, asked.counts, [1] * groups)]
     base = layout.group_start[rank].tolist()
     served = [part - base[group] for group, part in enumerate(by_group)]
+    ask_counts: Counts = request.counts.tolist()
     of_group = [part.squeeze(1) for part in unpack(wanted, ask_counts, [1] * groups)]
-    return Lookup(positions, of_group, ask_counts, serve_counts, served, [torch.unique(rows) for rows in served])
+    return Lookup(positions, of_group, ask_counts, asked.counts, served, [torch.unique(rows) for rows in served])
 
 
 def _place_in_group(edges: Tensor, wanted: int) -> Tensor:

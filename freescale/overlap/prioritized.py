@@ -154,7 +154,7 @@ class PrioritizedSchedule:
         if ahead is None:
             self.drain()
             embedding = self.parts.embedding
-            chain = distribute(embedding.layout, embedding.features, self.parts.lanes["ids"], ids)
+            chain = distribute(embedding.layout, embedding.features, embedding.room, self.parts.lanes["ids"], ids)
             lookup = run(chain, self.parts.side)
             rows = fetch_all(self.parts, lookup)
             return lookup, lambda: rows
@@ -172,7 +172,7 @@ class PrioritizedSchedule:
     def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
         """IDs of the next batch, its split, and its exclusive rows on their way."""
         embedding, lanes = self.parts.embedding, self.parts.lanes
-        lookup = yield from distribute(embedding.layout, embedding.features, lanes["ids"], ids)
+        lookup = yield from distribute(embedding.layout, embedding.features, embedding.room, lanes["ids"], ids)
         # Without an update after this batch nothing collides: the next one reads the same weights.
         colliding = colliding_rows(self._window if update else [], lookup)
         late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])

@@ -5,6 +5,7 @@ Each function here mirrors one of `freescale.overlap` or of the feed that prepar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -140,14 +141,21 @@ class _Job:
         return self.writer.exchange(lane, "all_to_all", self.writer.links.all_to_all(out, back, lane), out)
 
     def distribute(self, step: int) -> list[Stage]:
-        """See `overlap.lookup.distribute`: counts, then slots; the last stage is for what comes after."""
-        work, rows = self.work(step), self.rows[step]
-        links = self.writer.links
-        counts = float(2 * _LONG * (self.ranks - 1))
+        """See `overlap.request`: slots beside their counts, or after them in the first batch and where padding would be
+        most of it."""
+        rows, links = self.rows[step], self.writer.links
+        pieces = [("distribute", self.work(step))]
+        others, counts = self.ranks - 1, float(4 * _LONG * (self.ranks - 1))
+        per_pair = float(rows.asked.max()) / self.ranks
+        # The largest of ranks² counts lies that many standard deviations above their mean.
+        room = 1.25 * (per_pair + math.sqrt(2 * math.log(self.ranks**2) * per_pair))
+        if step > 0 and room * self.ranks <= 2 * float(rows.asked.mean()):
+            both = counts + room * _LONG * others
+            return [Stage((), pieces, "ids", "all_to_all", links.all_to_all(both, both, "ids"), both)]
         asked, served = rows.asked * (_LONG * self.away), rows.served * (_LONG * self.away)
         return [
-            Stage((), [("distribute", work)], "ids", "all_to_all", links.all_to_all(counts, counts, "ids"), counts),
-            Stage((), [("tell", work)], "ids", "all_to_all", links.all_to_all(asked, served, "ids"), asked),
+            Stage((), pieces, "ids", "all_to_all", links.all_to_all(counts, counts, "ids"), counts),
+            Stage((), [], "ids", "all_to_all", links.all_to_all(asked, served, "ids"), asked),
         ]
 
     def look_up(self, step: int) -> Stage:
@@ -355,7 +363,6 @@ class _Prioritized:
         both: Amounts = {"asked": now.asked + after.asked, "served": now.served + after.served}
         told = (now.served + after.served) * job.away
         heard = (now.asked + after.asked) * job.away
-        counts, slots = job.distribute(step + 1)
         marks = Stage(
             (),
             [("serve", job.work(step + 1)), ("split", both)],
@@ -380,7 +387,7 @@ class _Prioritized:
             links.all_to_all(sent, received, "bulk"),
             sent,
         )
-        return [counts, slots, marks, rows]
+        return [*job.distribute(step + 1), marks, rows]
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from freescale.simulate.cost import PIECES
 
 RANKS = 2
 CALL_NS, CALL_BESIDE_NS, LATENCY_NS, NS_PER_BYTE, REST_NS = 20_000, 45_000, 300_000, 0.7, 2_000_000
-ISSUING = ("distribute", "tell", "read", "give", "split", "announce", "move")
+ISSUING = ("distribute", "read", "give", "split", "announce", "move")
 
 
 def planted_rows(noise: float = 0.0) -> list[dict[str, Any]]:
