@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ class Done:
     profiled: set[Turn] = field(default_factory=set)
     timed_blocks: int | None = None
 
+    def sampled(self, row: pd.Series) -> bool:
+        """Whether a row of samples belongs to a finished turn, and not to one that was stopped just after it."""
+        return (row["block"], row["arm"]) in (self.timed if row["phase"] == "timed" else self.profiled)
+
 
 class Measuring:
     """Both passes of one rank.
@@ -85,12 +89,14 @@ class Measuring:
         assert self.run is not None
         manifest, steps = rundir.read_json(self.run / rundir.MANIFEST), self.tables[rundir.STEPS].frame
         turns = steps[["block", "arm"]].drop_duplicates() if len(steps) else steps
-        return Done(
+        done = Done(
             launch=len(manifest["launches"]) - 1,
             timed=set(turns.itertuples(index=False, name=None)),
             profiled=recorded_turns(self.run, list(self.config.arms), self.world_size),
             timed_blocks=manifest.get("timed_blocks"),
         )
+        self.tables[rundir.SAMPLES].keep(done.sampled)  # a turn that is taken again is sampled again
+        return done
 
     def _settle(self) -> None:
         """A turn of the first and the last arm that counts for nothing: what a process does once is done after it."""
@@ -201,6 +207,11 @@ class _Table:
     def add(self, rows: pd.DataFrame) -> None:
         self.frame = pd.concat([self.frame, rows], ignore_index=True) if len(self.frame) else rows
         rundir.write_parquet(self._file, self.frame)
+
+    def keep(self, wanted: Callable[[pd.Series], bool]) -> None:
+        """Drop the rows that are not wanted."""
+        if len(self.frame):
+            self.frame = self.frame[self.frame.apply(wanted, axis=1)].reset_index(drop=True)
 
 
 def _samples_table(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -12,9 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
+from analyzer import rundir
 from analyzer.rundir import RunDirectory, list_runs, open_run
 
 COMMAND = [sys.executable, "-m", "freescale.bench.cli", "ablate"]
@@ -65,6 +68,14 @@ def test_a_run_that_was_killed_at_a_random_moment_goes_on_and_loses_at_most_the_
     stopped = only_run(tmp_path)
     assert not stopped.complete
     before, parts = stopped.steps(), sorted(stopped.path.glob("parts/*/*.json.gz"))
+    # As if it had been killed between storing a turn's samples and its trace, or its steps.
+    seen, begun = stopped.samples(), stopped.manifest["arms"]
+    taken = set(seen[["block", "arm", "phase"]].itertuples(index=False, name=None))
+    arm = next(arm for arm in begun if (1, arm, "profiled") not in taken)
+    rundir.write_parquet(
+        stopped.path / rundir.SAMPLES,
+        pd.concat([seen, seen.iloc[-2:].assign(block=np.int32(1), arm=arm, phase="profiled")], ignore_index=True),
+    )
 
     done = ablate("--resume", str(stopped.path), "--json", "--force")  # somebody may commit meanwhile
 
