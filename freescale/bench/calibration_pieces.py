@@ -20,11 +20,12 @@ from freescale.balance.cost_model import CostModel
 from freescale.balance.exchange import SampleExchange
 from freescale.bench.simulated_workload import shape_of
 from freescale.bench.stopwatch import Stopwatch
+from freescale.bench.trainer import dense_optimizer
 from freescale.comm.transport import Handle, Transport
 from freescale.overlap.collision import colliding_rows, marked_of, put_together, rest_of, tell_requesters
 from freescale.overlap.contribution import Sums
 from freescale.overlap.embedding import ShardedEmbedding
-from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.lookup import Lookup
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.simulate.batches import share_of
 from workloads import registry
@@ -50,7 +51,7 @@ class Steps:
             self.workload.tables(), self.workload.feature_tables(), rank, world, RowOptimizer("adagrad"), seed=seed
         )
         self.dense = self.workload.dense_model()
-        self.optimizer = torch.optim.Adam(self.dense.parameters(), lr=1e-3, foreach=True)
+        self.optimizer = dense_optimizer(self.dense)
         self.row_bytes = float(self.workload.config.embedding_dim * 4)
 
     def batches(self, count: int, whole: bool) -> list[JaggedBatch]:
@@ -96,7 +97,7 @@ class Steps:
             batch = batch.to(torch.device("cpu"))
             ids = batch.ids()
         count = float(sum(values.numel() for values in ids.values()))
-        chain = distribute(embedding.layout, embedding.features, embedding.room, lanes["ids"], ids)
+        chain = embedding.distribute(lanes["ids"], ids)
         with watch.piece("distribute", ids=count):
             slots = next(chain)
         watch.wait(slots)

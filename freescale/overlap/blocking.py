@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from freescale.overlap.contribution import Contribution, Sums
-from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.lookup import Lookup
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
 from freescale.overlap.stages import Stages
 
@@ -65,7 +65,7 @@ class BlockingSchedule:
 
     def _distribute(self, ids: Ids) -> Stages[Lookup]:
         embedding = self.parts.embedding
-        chain = distribute(embedding.layout, embedding.features, embedding.room, self.parts.lanes["ids"], ids)
+        chain = embedding.distribute(self.parts.lanes["ids"], ids)
         return Stages(chain, self.parts.side)
 
     def _advance(self) -> None:

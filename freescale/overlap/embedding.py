@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from freescale.comm.transport import Handle, Transport
 from freescale.errors import FreeScaleError
 from freescale.overlap.contribution import Contribution
-from freescale.overlap.lookup import Lookup
+from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.packing import Counts, elements, pack, unpack
 from freescale.overlap.request import Room
 from freescale.overlap.row_optimizer import RowOptimizer
+from freescale.overlap.stages import Exchanges
 from freescale.overlap.tables import SlotLayout, TableSpec, initial_rows
 
 
@@ -94,6 +95,10 @@ class ShardedEmbedding(nn.Module):
         self.states = [optimizer.new_state(weight) for weight in self.weights]
         self.current: Lookup | None = None
         self.room = Room()
+
+    def distribute(self, lane: Transport, ids: Mapping[str, Tensor]) -> Exchanges[Lookup]:
+        """Which rows a batch needs, told to their owners; see `lookup.distribute`."""
+        return distribute(self.layout, self.features, self.room, lane, ids)
 
     def look_up(self, lane: Transport, rows: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Handle:
         """Read local `rows` (per group, int64, requester after requester) and send them; see `received`."""

@@ -25,7 +25,7 @@ from freescale.overlap.collision import (
     tell_requesters,
 )
 from freescale.overlap.contribution import Contribution, Sums
-from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
 from freescale.overlap.stages import Chain, Stages, run
@@ -154,8 +154,7 @@ class PrioritizedSchedule:
         if ahead is None:
             self.drain()
             embedding = self.parts.embedding
-            chain = distribute(embedding.layout, embedding.features, embedding.room, self.parts.lanes["ids"], ids)
-            lookup = run(chain, self.parts.side)
+            lookup = run(embedding.distribute(self.parts.lanes["ids"], ids), self.parts.side)
             rows = fetch_all(self.parts, lookup)
             return lookup, lambda: rows
         check_announced(ahead.ids, ids)
@@ -172,7 +171,7 @@ class PrioritizedSchedule:
     def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
         """IDs of the next batch, its split, and its exclusive rows on their way."""
         embedding, lanes = self.parts.embedding, self.parts.lanes
-        lookup = yield from distribute(embedding.layout, embedding.features, embedding.room, lanes["ids"], ids)
+        lookup = yield from embedding.distribute(lanes["ids"], ids)
         # Without an update after this batch nothing collides: the next one reads the same weights.
         colliding = colliding_rows(self._window if update else [], lookup)
         late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])
