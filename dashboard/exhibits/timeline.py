@@ -12,7 +12,7 @@ from dashboard import formats, waits
 from dashboard.data import Run
 from dashboard.exhibit import Column, Exhibit, Table, arm_options, fixed, source
 from dashboard.figures.canvas import message
-from dashboard.figures.timeline import TRANSFER, WAIT, RankRows, step_timeline
+from dashboard.figures.timeline import TRANSFER, WAIT, RankRows, height, step_timeline
 from dashboard.lanes import NS_PER_MS, Lanes, bars
 from dashboard.theme import BY_KEY, Class
 
@@ -54,7 +54,7 @@ def outline(run: Run, arm: str | None = None, step: str | None = None, ranks: st
         "costs nothing; red before amber is a rank waiting for a later one. Each process group has a row: within one, "
         "collectives run one after the other.",
         source(run, f"profiled step {chosen_step}, arm {chosen_arm}"),
-        message("Reading traces…", 90 + 26 * ROWS_EXPECTED * len(chosen_ranks)),
+        message("Reading traces…", height(ROWS_EXPECTED * len(chosen_ranks))),
         Table([], []),
         legend=LEGEND,
         options={

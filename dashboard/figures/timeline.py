@@ -41,7 +41,7 @@ def step_timeline(ranks: Sequence[RankRows]) -> go.Figure:
     kinds = ["compute", *dict.fromkeys(groups.values()), "copy"]
     rows = [(entry, kind) for entry in ranks for kind in kinds if kind != "copy" or len(entry.copy)]
     places = {(entry.rank, kind): place for place, (entry, kind) in enumerate(rows)}
-    figure = canvas(90 + 26 * len(rows), title_x="Since the start of the step (ms)", barmode="overlay")
+    figure = canvas(height(len(rows)), title_x="Since the start of the step (ms)", barmode="overlay")
     for entry in ranks:
         _intervals(figure, entry.compute, places[entry.rank, "compute"], "compute")
         if (entry.rank, "copy") in places:
@@ -60,6 +60,11 @@ def step_timeline(ranks: Sequence[RankRows]) -> go.Figure:
         fixedrange=True,
     )
     return figure
+
+
+def height(rows: int) -> int:
+    """Of the figure with that many rows, in pixels."""
+    return 90 + 26 * rows
 
 
 def _groups(ranks: Sequence[RankRows]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from freescale.bench.arms import Arm
 from freescale.bench.config import RunConfig
-from freescale.bench.settling import settled_schedule, without_settling
+from freescale.bench.settling import STEP, settled_schedule, without_settling
 from freescale.bench.trainer import Trainer
 from freescale.errors import FreeScaleError
 from workloads.batch import JaggedBatch
@@ -28,7 +28,6 @@ from workloads.batch import JaggedBatch
 _decode = msgspec.json.decode
 _CORRELATION = re.compile(rb'("(?:correlation|External id|id)":\s*)(\d+)')
 _CORRELATIONS = 1 << 32  # more than one process counts
-_STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
 def profiled_turn(
@@ -130,4 +129,4 @@ def _renumber(events: msgspec.Raw, first: int) -> msgspec.Raw:
     def later(match: re.Match[bytes]) -> bytes:
         return b'"ProfilerStep#%d"' % (first + int(match[1]))
 
-    return msgspec.Raw(_STEP.sub(later, bytes(events)))
+    return msgspec.Raw(STEP.sub(later, bytes(events)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 from torch.profiler import ProfilerAction, schedule
 
-_STEP = re.compile(rb'"ProfilerStep#(\d+)"')
+STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
 class _Event(msgspec.Struct):
@@ -31,7 +31,7 @@ def without_settling(events: msgspec.Raw) -> msgspec.Raw:
 
     What spans two steps stays, and so do calls, waits and workers of collectives, which may belong to the next step.
     """
-    numbers = [int(match[1]) for match in _STEP.finditer(bytes(events))]
+    numbers = [int(match[1]) for match in STEP.finditer(bytes(events))]
     if not numbers:
         return events
     raws = msgspec.json.decode(events, type=list[msgspec.Raw])
