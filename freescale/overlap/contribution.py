@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from freescale.overlap.packing import Counts, count_marked, of_group
+
+
+class Coming(Protocol):
+    """What brings gradients: a handle, or an exchange that has yet to begin."""
+
+    def wait(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)

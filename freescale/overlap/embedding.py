@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from freescale.comm.transport import Handle, Transport
 from freescale.errors import FreeScaleError
-from freescale.overlap.contribution import Contribution
+from freescale.overlap.contribution import Coming, Contribution
 from freescale.overlap.lookup import Lookup, distribute
 from freescale.overlap.packing import Counts, elements, pack, unpack
 from freescale.overlap.request import Room
@@ -143,9 +143,9 @@ class ShardedEmbedding(nn.Module):
         """Send gradients (per group, [rows, dim], owner after owner) to the rows' owners; see `contribution`."""
         return self._exchange(lane, gradients, send_counts, recv_counts)
 
-    def contribution(self, handle: Handle, rows: list[Tensor], recv_counts: Counts) -> Contribution:
+    def contribution(self, sent: Coming, rows: list[Tensor], recv_counts: Counts) -> Contribution:
         """What `give_back` brings, for these rows (per group, requester after requester)."""
-        return Contribution(rows, recv_counts, lambda: unpack(handle.wait(), recv_counts, self.layout.dims))
+        return Contribution(rows, recv_counts, lambda: unpack(sent.wait(), recv_counts, self.layout.dims))
 
     @torch.no_grad()
     def update(self, rows: Sequence[Tensor], gradients: Sequence[Tensor], scale: float, lr: float) -> None:

@@ -24,7 +24,7 @@ from freescale.overlap.collision import (
     rest_of,
     tell_requesters,
 )
-from freescale.overlap.contribution import Contribution, Sums
+from freescale.overlap.contribution import Sums
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
@@ -53,23 +53,34 @@ class _Ahead:
 
 
 @dataclass
+class _Later:
+    """An exchange that has yet to begin; waiting for it begins it."""
+
+    begin: Callable[[], Handle]
+    handle: Handle | None = None
+
+    def send(self) -> Handle:
+        self.handle = self.handle or self.begin()
+        return self.handle
+
+    def wait(self) -> Tensor:
+        return self.send().wait()
+
+
+@dataclass
 class _Deferred:
     """Gradients that have not been applied yet, with the learning rate and loss scale of the step they belong to.
 
-    They are sent late, so that nothing slows the urgent ones down.
+    They are sent late, so that nothing slows the urgent ones down. Where they will go is worked out early, while the
+    urgent ones are awaited and there is nothing else to do.
     """
 
-    give_back: Callable[[], Handle]
-    contributions: Callable[[Handle], list[Contribution]]
+    exchange: _Later
+    due: Sums
     lr: float
     scale: float
     nbytes: int
     usable: bool = True
-    sent: Handle | None = None
-
-    def send(self) -> Handle:
-        self.sent = self.sent or self.give_back()
-        return self.sent
 
 
 class PrioritizedSchedule:
@@ -96,17 +107,16 @@ class PrioritizedSchedule:
                 prepare.advance()
             # Last, so that the compute ahead hides it, and not the work on the next batch.
             if self._deferred is not None and parts.opening.done():
-                self._deferred.send()
+                self._deferred.exchange.send()
 
         parts.compute(loss_of, lookup, embedded, len(self._window) == 1, look_after)
 
         ahead = prepare.finish() if prepare else None
         if update:
-            collisions = self._send_gradients(lookup, ahead)
+            due = self._send_gradients(lookup, ahead)
             assert self._deferred is not None
             self._deferred.usable = parts.usable()
             if ahead is not None:
-                due = Sums(collisions)  # before they come: only the update itself is left to do then
                 wanted = marked_of(ahead.lookup.served, ahead.late.served)
                 gradients = due.totals()
                 if self._deferred.usable:
@@ -125,10 +135,9 @@ class PrioritizedSchedule:
         """See `Schedule.drain`."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
-            due = Sums(deferred.contributions(deferred.send()))
-            gradients = due.totals()
+            gradients = deferred.due.totals()
             if deferred.usable:
-                self.parts.embedding.update(due.rows, gradients, deferred.scale, deferred.lr)
+                self.parts.embedding.update(deferred.due.rows, gradients, deferred.scale, deferred.lr)
 
     @property
     def in_flight_bytes(self) -> int:
@@ -176,7 +185,9 @@ class PrioritizedSchedule:
         colliding = colliding_rows(self._window if update else [], lookup)
         late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])
         if self._deferred is not None:
-            yield self._deferred.send()
+            if self._deferred.exchange.handle is None:
+                yield self.parts.opening
+            yield self._deferred.exchange.send()
             self.drain()  # before anything reads these rows
         wanted = rest_of(lookup.served, late.served)
         send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
@@ -184,42 +195,32 @@ class PrioritizedSchedule:
         exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
         return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
 
-    def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> list[Contribution]:
-        """Collision rows first, on a lane of their own, the others deferred; returns the former."""
+    def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> Sums:
+        """Collision rows first, on a lane of their own, the others deferred; returns what the former will add up to.
+
+        Where gradients go is worked out before they come: only the update itself is left to do then.
+        """
         parts, embedding, lanes = self.parts, self.parts.embedding, self.parts.lanes
         self.drain()  # the step before, if no next batch made it happen earlier
-        accumulated = self._accumulated
-
-        def earlier() -> list[Contribution]:
-            return [embedding.contribution(h, of.served, of.serve_counts) for of, h in accumulated]
+        earlier = [embedding.contribution(handle, of.served, of.serve_counts) for of, handle in self._accumulated]
 
         if ahead is None:
-
-            def everything(sent: Handle) -> list[Contribution]:
-                return [*earlier(), embedding.contribution(sent, lookup.served, lookup.serve_counts)]
-
-            nbytes = embedding.row_bytes(lookup)
-            self._deferred = _Deferred(
-                lambda: send_back_all(parts, lookup), everything, embedding.lr, parts.scale, nbytes
-            )
-            return []
+            later = _Later(lambda: send_back_all(parts, lookup))
+            everything = [*earlier, embedding.contribution(later, lookup.served, lookup.serve_counts)]
+            self._deferred = _Deferred(later, Sums(everything), embedding.lr, parts.scale, embedding.row_bytes(lookup))
+            return Sums([])
 
         split, gradients = ahead.urgent, lookup.gradients()
         first = embedding.give_back(
             lanes["urgent"], marked_of(gradients, split.asked), split.ask_counts, split.serve_counts
         )
+        urgent = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
+        due = Sums([*(one.where(ahead.colliding) for one in earlier), urgent])
+
         send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
-        later = rest_of(gradients, split.asked)
-
-        def exclusive(sent: Handle) -> list[Contribution]:
-            rows = rest_of(lookup.served, split.served)
-            mine = embedding.contribution(sent, rows, receive)
-            return [*(one.where_not(ahead.colliding) for one in earlier()), mine]
-
-        def give_back() -> Handle:
-            return embedding.give_back(lanes["bulk"], later, send, receive)
-
-        nbytes = sum(part.nbytes for part in later)
-        self._deferred = _Deferred(give_back, exclusive, embedding.lr, parts.scale, nbytes)
-        mine = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
-        return [*(one.where(ahead.colliding) for one in earlier()), mine]
+        kept = rest_of(gradients, split.asked)
+        later = _Later(lambda: embedding.give_back(lanes["bulk"], kept, send, receive))
+        exclusive = embedding.contribution(later, rest_of(lookup.served, split.served), receive)
+        deferred = Sums([*(one.where_not(ahead.colliding) for one in earlier), exclusive])
+        self._deferred = _Deferred(later, deferred, embedding.lr, parts.scale, sum(part.nbytes for part in kept))
+        return due
