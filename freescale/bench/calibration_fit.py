@@ -21,7 +21,7 @@ from freescale.simulate.cost import PIECES
 Row = Mapping[str, Any]
 Units = dict[str, float]
 STEP_PIECES = (
-    "begin", "distribute", "serve", "read", "embed", "forward", "backward", "give", "update", "dense_update",
+    "begin", "distribute", "serve", "read", "embed", "forward", "backward", "give", "aim", "update", "dense_update",
 )  # fmt: skip
 """What a step of the blocking schedule consists of."""
 IN_TURNS = ("forward", "backward")

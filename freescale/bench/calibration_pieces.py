@@ -119,9 +119,9 @@ class Steps:
         with watch.piece("give", row_bytes=asked * self.row_bytes):
             back = embedding.give_back(lanes["bulk"], lookup.gradients(), lookup.ask_counts, lookup.serve_counts)
         watch.wait(back)
+        with watch.piece("aim", rows=served):
+            due = Sums([embedding.contribution(back, lookup.served, lookup.serve_counts)])
         with watch.piece("update", row_bytes=served * self.row_bytes, rows=served):
-            contribution = embedding.contribution(back, lookup.served, lookup.serve_counts)
-            due = Sums([contribution])
             embedding.update(due.rows, due.totals(), 0.5, embedding.lr)
         with watch.piece("dense_update", parameters=float(sum(p.numel() for p in dense.parameters()))):
             self.optimizer.step()

@@ -28,6 +28,7 @@ PIECES: dict[str, tuple[str, ...]] = {
     "read": ("row_bytes",),
     "embed": ("ids", "row_bytes"),
     "give": ("row_bytes",),
+    "aim": ("rows", "requesters"),
     "update": ("row_bytes", "rows", "requesters"),
     "split": ("asked", "served"),
     "part": ("row_bytes", "rows"),
@@ -41,9 +42,9 @@ PIECES: dict[str, tuple[str, ...]] = {
 
 begin: taking the batch · rest: hooks, DDP, metrics and whatever is between the pieces, on a CPU · distribute: slots,
 de-duplication, counts, positions of the rows · serve: what the owner is asked for · read: rows for an exchange
-· embed: rows to features · give: gradients for an exchange · update: gradients summed, rows updated · split:
-collision sets and marks · part, merge: rows parted by the marks, and put together · move, receive: samples, for
-balance
+· embed: rows to features · give: gradients for an exchange · aim: which row each
+gradient will be added to · update: gradients summed, rows updated · split: collision sets and marks · part, merge: rows
+parted by the marks, and put together · move, receive: samples, for balance
 """
 
 _KERNELS: dict[str, tuple[int, dict[str, float]]] = {
@@ -54,7 +55,8 @@ _KERNELS: dict[str, tuple[int, dict[str, float]]] = {
     "read": (4, {"row_bytes": 2.0}),
     "embed": (8, {"ids": 8.0, "row_bytes": 1.0}),
     "give": (4, {"row_bytes": 2.0}),
-    "update": (15, {"rows": 256.0, "row_bytes": 6.0}),
+    "aim": (11, {"rows": 256.0}),
+    "update": (4, {"row_bytes": 6.0}),
     "split": (25, {"asked": 48.0, "served": 96.0}),
     "part": (4, {"rows": 16.0, "row_bytes": 2.0}),
     "merge": (4, {"rows": 16.0, "row_bytes": 2.0}),

@@ -285,6 +285,7 @@ class _Blocking:
         writer.piece("give", job.some_rows(rows.asked))
         returned = job.rows_exchange("bulk", rows.asked, rows.served)
         writer.wait(returned)
+        writer.piece("aim", job.some_rows(rows.served))
         writer.piece("update", job.some_rows(rows.served))
         writer.piece("dense_update", work)
 
@@ -326,6 +327,8 @@ class _Prioritized:
         writer.piece("part", {"rows": 0.0, "row_bytes": job.row_bytes(now.asked)})
         writer.piece("give", job.some_rows(now.urgent_asked))
         first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
+        for received in (now.urgent_served, now.served - now.urgent_served):
+            writer.piece("aim", job.some_rows(received))
         writer.wait(first)
         writer.piece("update", job.some_rows(now.urgent_served))
         writer.piece("read", job.some_rows(after.late_served))
