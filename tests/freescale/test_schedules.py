@@ -266,6 +266,43 @@ def test_one_batch_of_rows_and_the_deferred_gradients_are_in_flight_and_no_more(
     assert held == [0, batch + exclusive, batch + batch, batch, 0]
 
 
+@pytest.mark.parametrize("long_stretch", [False, True])
+def test_what_has_time_leaves_only_ahead_of_a_long_stretch(monkeypatch: pytest.MonkeyPatch, long_stretch: bool) -> None:
+    """Deferred gradients and exclusive rows alike; without such a stretch they leave when the compute is over."""
+    monkeypatch.setattr(Parts, "opening", _Moment(long_stretch))
+    plan = Plan(controlled(1, 6, 0.5))
+    meanwhile: list[str] = []
+
+    def body(open_lane: Any, rank: int) -> None:
+        bulk = _Counting(open_lane("bulk"))
+        compute = Parts.compute
+
+        def watched(self: Parts, *given: Any) -> None:
+            before = bulk.elements
+            compute(self, *given)
+            if bulk.elements > before:
+                meanwhile.append("bulk")
+
+        monkeypatch.setattr(Parts, "compute", watched)
+        train(plan, "prioritized", {"ids": open_lane("ids"), "bulk": bulk, "urgent": open_lane("urgent")}, rank, 1)
+
+    run_threads(1, 0, body)
+    assert bool(meanwhile) == long_stretch
+
+
+class _Moment:
+    """A good or a bad one for transfers that have time, all along."""
+
+    def __init__(self, good: bool) -> None:
+        self.good = good
+
+    def done(self) -> bool:
+        return self.good
+
+    def wait(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize("schedule", ["sdd", "prioritized"])
 def test_a_batch_that_was_not_announced_is_refused(schedule: str) -> None:
     def surprise(open_lane: Any, rank: int) -> str:
