@@ -119,7 +119,8 @@ LAUNCH_CATEGORIES = frozenset(
     {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver", "privateuse1_runtime",
      "privateuse1_driver"}
 )  # fmt: skip
-ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
+ANNOTATION = "user_annotation"
+ANNOTATION_CATEGORIES = frozenset({ANNOTATION})
 HOST_CATEGORIES = OP_CATEGORIES | LAUNCH_CATEGORIES | ANNOTATION_CATEGORIES
 
 # Autograd wraps each node's ops in two spans of its own; they compute nothing unless compiled code runs inside.
@@ -151,6 +152,11 @@ class Mark(NamedTuple):
     seq: int
     bytes: int  # -1 where the range does not say
     late_ns: int = 0  # link: the link had delivered that long before the range begins
+
+
+def is_mark(name: str) -> bool:
+    """True for our own ranges, which annotate even where the profiler writes them down as operators."""
+    return name.startswith("freescale.")
 
 
 def canonical_op(name: str) -> str:

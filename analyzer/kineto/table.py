@@ -257,10 +257,14 @@ class EventTable:
         origin = base if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < _LIMIT_NS else 0
         columns["start_ns"] += origin
         columns["end_ns"] += origin
+        names = [text(name) for name in self._names]
+        marks = np.fromiter(map(lanes.is_mark, names), bool, len(names))
+        if marks.any():
+            columns["category"][marks[columns["name_id"]]] = self._categories[lanes.ANNOTATION]
         return Events(
             **columns,
             categories=[text(category) for category in self._categories],
-            names=[text(name) for name in self._names],
+            names=names,
             threads=[text(thread) for thread in self._threads],
             collectives=list(self._collectives),
             metadata=metadata,

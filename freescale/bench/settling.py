@@ -11,6 +11,8 @@ from collections.abc import Callable
 import msgspec
 from torch.profiler import ProfilerAction, schedule
 
+from analyzer import lanes
+
 STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 
 
@@ -41,6 +43,7 @@ def without_settling(events: msgspec.Raw) -> msgspec.Raw:
     kept = [
         raw
         for raw, fact in zip(raws, facts, strict=True)
-        if fact.name != first and not (fact.cat == "cpu_op" and fact.ts + fact.dur <= settled_us)
+        if fact.name != first
+        and (fact.cat != "cpu_op" or fact.ts + fact.dur > settled_us or lanes.is_mark(fact.name))
     ]
     return msgspec.Raw(msgspec.json.encode(kept))

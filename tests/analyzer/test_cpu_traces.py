@@ -67,6 +67,18 @@ def test_a_blocking_collective_splits_into_waiting_and_transfer(tmp_path: Path) 
     assert collective["transfer_ns"] == 150 * US
 
 
+def test_ranges_that_the_profiler_took_for_operators_mean_the_same(tmp_path: Path) -> None:
+    for kind in ("annotations", "operators"):
+        text = blocking_step(0, 0)
+        for event in text.events:
+            if kind == "operators" and event["name"].startswith("freescale."):
+                event["cat"] = "cpu_op"
+        text.write(tmp_path / f"{kind}.json")
+    annotations, operators = (read_trace(tmp_path / f"{kind}.json") for kind in ("annotations", "operators"))
+    for column in ("start_ns", "end_ns", "lane", "flags"):
+        assert getattr(annotations, column).tolist() == getattr(operators, column).tolist(), column
+
+
 def test_a_span_that_starts_late_is_queueing_and_not_lateness(tmp_path: Path) -> None:
     for rank, picked_up in ((0, 60), (1, 190)):  # both call at 50; rank 1's gloo thread is busy
         text = cpu_trace(rank, host_name="box")

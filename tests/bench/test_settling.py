@@ -17,7 +17,7 @@ STEPS = [
     event(f"ProfilerStep#{number}", start, start + 100, "user_annotation") for number, start in ((9, 0), (10, 100))
 ]
 META = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}
-ISSUED = event("freescale.comm all_to_all group=ids seq=3 bytes=8", 90, 95, "user_annotation")
+ISSUED = event("freescale.comm all_to_all group=ids seq=3 bytes=8", 90, 95)
 WORKER = event("gloo:all_to_all", 92, 99, "user_annotation")
 BEFORE, ACROSS, AFTER = event("aten::mm", 10, 20), event("aten::mm", 95, 105), event("aten::mm", 110, 120)
 
