@@ -43,7 +43,6 @@ def without_settling(events: msgspec.Raw) -> msgspec.Raw:
     kept = [
         raw
         for raw, fact in zip(raws, facts, strict=True)
-        if fact.name != first
-        and (fact.cat != "cpu_op" or fact.ts + fact.dur > settled_us or lanes.is_mark(fact.name))
+        if fact.name != first and (fact.cat != "cpu_op" or fact.ts + fact.dur > settled_us or lanes.is_mark(fact.name))
     ]
     return msgspec.Raw(msgspec.json.encode(kept))
