@@ -101,7 +101,7 @@ def exposed(run: RunDirectory, rate: float) -> list[dict[str, object]]:
             {
                 "rate": rate,
                 "distinct": timed["collision_rate"].mean(),
-                "travelling": travelling(collectives[collectives["arm"] == "overlap"]),
+                "travelling": travelling(collectives),
                 "arm": arm,
                 "exposed_ms": ms["ms"].median(),
                 "±": half_width(of_blocks),
@@ -126,9 +126,9 @@ def half_width(of_blocks: list[np.ndarray]) -> float:
 
 
 def travelling(collectives: pd.DataFrame) -> float:
-    """Share of the bytes of rows and gradients that take the urgent lane."""
-    nbytes = collectives[collectives["group"].isin(("bulk", "urgent"))].groupby("group")["bytes"].sum()
-    return float(nbytes.get("urgent", 0) / nbytes.sum())
+    """Share of the bytes of rows and gradients, all of which are bulk when they block, that take the urgent lane."""
+    nbytes = collectives.groupby(["arm", "group"])["bytes"].mean()  # of two exchanges a step
+    return float(nbytes.get(("overlap", "urgent"), 0) / nbytes["baseline", "bulk"])
 
 
 def dense_meets_urgent(collectives: pd.DataFrame) -> float:

@@ -97,8 +97,8 @@ class Steps:
             batch = batch.to(torch.device("cpu"))
             ids = batch.ids()
         count = float(sum(values.numel() for values in ids.values()))
-        chain = embedding.distribute(lanes["ids"], ids)
         with watch.piece("distribute", ids=count):
+            chain = embedding.distribute(lanes["ids"], embedding.deduplicate(ids))
             slots = next(chain)
         watch.wait(slots)
         with watch.piece("serve"):

@@ -62,10 +62,10 @@ class Handle:
             begin_ns = time.perf_counter_ns()
             with wait_range(self.op, self.group, self.seq):
                 self._block()
-            if self._result.is_cuda:  # whichever stream it was made on, this one uses it
-                self._result.record_stream(torch.cuda.current_stream(self._result.device))
             self.completed_ns = time.perf_counter_ns()
             self.waited_ns = self.completed_ns - begin_ns
+        if self._result.is_cuda:  # whichever stream it was made on, and waited for first, this one uses it
+            self._result.record_stream(torch.cuda.current_stream(self._result.device))
         return self._result
 
     def then(self, more: Callable[[], object], engine: str, more_done: Callable[[], bool] = lambda: True) -> Handle:

@@ -65,7 +65,7 @@ class BlockingSchedule:
 
     def _distribute(self, ids: Ids) -> Stages[Lookup]:
         embedding = self.parts.embedding
-        chain = embedding.distribute(self.parts.lanes["ids"], ids)
+        chain = embedding.distribute(self.parts.lanes["ids"], embedding.deduplicate(ids))
         return Stages(chain, self.parts.side)
 
     def _advance(self) -> None:

@@ -7,7 +7,7 @@ after requester. It is the same whether a row's gradients came back at once or i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -29,12 +29,21 @@ class Contribution:
     Attributes:
         rows: per group, int64[n]: local rows, requester after requester; each requester's are distinct.
         counts: rows of each requester and group.
-        gradients: per group, [n, dim], once they have come.
+        coming: per group, [m, dim], once they have come; of those only what is marked (`marks`, per group, bool[m]),
+            if anything is.
     """
 
     rows: list[Tensor]
     counts: Counts
-    gradients: Callable[[], list[Tensor]]
+    coming: Callable[[], list[Tensor]]
+    marks: list[Tensor] | None = None
+
+    def gradients(self) -> list[Tensor]:
+        """Per group, [n, dim], waiting for them."""
+        came = self.coming()
+        if self.marks is None:
+            return came
+        return [gradient[mark] for gradient, mark in zip(came, self.marks, strict=True)]
 
     def where(self, chosen: Sequence[Tensor]) -> Contribution:
         """The part of it for rows that are in `chosen` (per group, int64, ascending)."""
@@ -44,39 +53,39 @@ class Contribution:
         """The rest."""
         return self._marked([~is_in(rows, among) for rows, among in zip(self.rows, chosen, strict=True)])
 
-    def _marked(self, marks: Sequence[Tensor]) -> Contribution:
+    def _marked(self, marks: list[Tensor]) -> Contribution:
         rows = [rows[mark] for rows, mark in zip(self.rows, marks, strict=True)]
-
-        def gradients() -> list[Tensor]:
-            return [gradient[mark] for gradient, mark in zip(self.gradients(), marks, strict=True)]
-
-        return Contribution(rows, count_marked(marks, self.counts), gradients)
+        return Contribution(rows, count_marked(marks, self.counts), self.gradients, marks)
 
 
+@dataclass
 class Sums:
     """Sums of each row's gradients. Where each gradient goes is worked out before any has to be there.
 
     Attributes:
         rows: per group, the distinct rows (int64[k], ascending).
+        places: per contribution, group and requester, int64: where in `rows` each gradient goes.
     """
 
-    def __init__(self, contributions: Sequence[Contribution]) -> None:
-        self._contributions = contributions
-        self.rows = [
-            torch.unique(torch.cat(of_group)) for of_group in zip(*(one.rows for one in contributions), strict=True)
-        ]
-        self._places = [
+    contributions: Sequence[Contribution]
+    rows: list[Tensor] = field(init=False)
+    places: list[list[tuple[Tensor, ...]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        by_group = zip(*(one.rows for one in self.contributions), strict=True)
+        self.rows = [torch.unique(torch.cat(rows)) for rows in by_group]
+        self.places = [
             [
                 torch.searchsorted(among, rows).split(of_group(one.counts, group))
                 for group, (among, rows) in enumerate(zip(self.rows, one.rows, strict=True))
             ]
-            for one in contributions
+            for one in self.contributions
         ]
 
     def totals(self) -> list[Tensor]:
         """Per group, [k, dim], waiting for gradients that have not come yet."""
         totals: list[Tensor] = []
-        for contribution, places in zip(self._contributions, self._places, strict=True):
+        for contribution, places in zip(self.contributions, self.places, strict=True):
             gradients = contribution.gradients()
             totals = totals or [
                 part.new_zeros((rows.numel(), part.shape[1])) for rows, part in zip(self.rows, gradients, strict=True)

@@ -1,6 +1,7 @@
 """Embedding tables sharded over ranks, as pieces that a schedule puts in order.
 
-distribute        which rows the batch needs, told to their owners          (`lookup`)
+deduplicate       which rows the batch needs                                (`lookup`)
+distribute        told to their owners
 look_up → embed   owners read rows and send them; rows per feature, through autograd
 give_back         each distinct row's gradient travels to its owner
 update            owners sum what came back and update each row once
@@ -17,9 +18,9 @@ from torch import Tensor, nn
 from freescale.comm.transport import Handle, Transport
 from freescale.errors import FreeScaleError
 from freescale.overlap.contribution import Coming, Contribution
-from freescale.overlap.lookup import Lookup, distribute
+from freescale.overlap.lookup import Lookup, Wanted, deduplicate, distribute
 from freescale.overlap.packing import Counts, elements, pack, unpack
-from freescale.overlap.request import Room
+from freescale.overlap.request import Rider, Room
 from freescale.overlap.row_optimizer import RowOptimizer
 from freescale.overlap.stages import Exchanges
 from freescale.overlap.tables import SlotLayout, TableSpec, initial_rows
@@ -96,9 +97,13 @@ class ShardedEmbedding(nn.Module):
         self.current: Lookup | None = None
         self.room = Room()
 
-    def distribute(self, lane: Transport, ids: Mapping[str, Tensor]) -> Exchanges[Lookup]:
-        """Which rows a batch needs, told to their owners; see `lookup.distribute`."""
-        return distribute(self.layout, self.features, self.room, lane, ids)
+    def deduplicate(self, ids: Mapping[str, Tensor]) -> Wanted:
+        """Which rows a batch needs."""
+        return deduplicate(self.layout, self.features, ids)
+
+    def distribute(self, lane: Transport, wanted: Wanted, rider: Rider | None = None) -> Exchanges[Lookup]:
+        """Tell their owners; see `lookup.distribute`."""
+        return distribute(self.layout, self.features, self.room, lane, wanted, rider)
 
     def look_up(self, lane: Transport, rows: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Handle:
         """Read local `rows` (per group, int64, requester after requester) and send them; see `received`."""
@@ -142,6 +147,11 @@ class ShardedEmbedding(nn.Module):
     ) -> Handle:
         """Send gradients (per group, [rows, dim], owner after owner) to the rows' owners; see `contribution`."""
         return self._exchange(lane, gradients, send_counts, recv_counts)
+
+    def rider(self, lane: Transport, gradients: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Rider:
+        """Gradients as for `give_back`, that have time; they go over `lane` if nothing takes them along."""
+        send, receive = elements(send_counts, self.layout.dims), elements(recv_counts, self.layout.dims)
+        return Rider(pack(gradients, send_counts), send, receive, lane.all_to_all)
 
     def contribution(self, sent: Coming, rows: list[Tensor], recv_counts: Counts) -> Contribution:
         """What `give_back` brings, for these rows (per group, requester after requester)."""

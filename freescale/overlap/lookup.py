@@ -11,7 +11,7 @@ from torch import Tensor
 from freescale.comm.transport import Transport
 from freescale.errors import FreeScaleError
 from freescale.overlap.packing import Counts, unpack
-from freescale.overlap.request import Room, receive, send
+from freescale.overlap.request import Rider, Room, receive, send
 from freescale.overlap.stages import Exchanges
 from freescale.overlap.tables import SlotLayout
 
@@ -50,40 +50,75 @@ class Lookup:
         return [torch.zeros_like(rows) if rows.grad is None else rows.grad for rows in self.rows]
 
 
-def distribute(
-    layout: SlotLayout, features: Mapping[str, str], room: Room, transport: Transport, ids: Mapping[str, Tensor]
-) -> Exchanges[Lookup]:
-    """All-to-all of slots and their counts: afterwards every owner knows which rows are wanted, and by whom.
+@dataclass
+class Wanted:
+    """A batch's distinct rows, of which nobody has been told yet.
 
-    IDs are de-duplicated per destination before they travel.
-
-    Raises:
-        FreeScaleError: an ID is out of range; on the rank that has it, with table, feature and value, and at the same
-            place on all others, so that none of them waits for ever.
+    Attributes:
+        ids: as given.
+        slots: int64, ascending; `edges`, int64[world, groups+1]: where each owner's part of each group begins and ends.
+        inverse: int64: place among `slots` of each ID, feature after feature.
+        bad: int64[]: how many IDs no table has.
+        positions: see `Lookup`; None until `find_positions`.
     """
-    rank, groups = transport.rank, len(layout.dims)
+
+    ids: Mapping[str, Tensor]
+    slots: Tensor
+    edges: Tensor
+    inverse: Tensor
+    bad: Tensor
+    positions: dict[str, Tensor] | None = None
+
+    def find_positions(self) -> dict[str, Tensor]:
+        """Work out where each ID's row will be, if that has not been done yet."""
+        if self.positions is None:
+            place = _place_in_group(self.edges, self.slots.numel())
+            parts = place[self.inverse].split([values.numel() for values in self.ids.values()])
+            self.positions = {name: part.view(self.ids[name].shape) for name, part in zip(self.ids, parts, strict=True)}
+        return self.positions
+
+
+def deduplicate(layout: SlotLayout, features: Mapping[str, str], ids: Mapping[str, Tensor]) -> Wanted:
+    """Find a batch's distinct rows; no exchange is needed for that."""
     slots, invalid = [], []
     for feature, values in ids.items():
         last = layout.specs[features[feature]].rows - 1
         inside = values.clamp(0, last)
         invalid.append((inside != values).sum())
         slots.append(layout.slots(features[feature], inside).flatten())
-    wanted, inverse = torch.unique(torch.cat(slots), return_inverse=True)
-    edges = torch.searchsorted(wanted, layout.group_start.to(wanted.device))
+    distinct, inverse = torch.unique(torch.cat(slots), return_inverse=True)
+    edges = torch.searchsorted(distinct, layout.group_start.to(distinct.device))
+    return Wanted(ids, distinct, edges, inverse, torch.stack(invalid).sum())
+
+
+def distribute(
+    layout: SlotLayout,
+    features: Mapping[str, str],
+    room: Room,
+    transport: Transport,
+    wanted: Wanted,
+    rider: Rider | None = None,
+) -> Exchanges[Lookup]:
+    """All-to-all of slots and their counts: afterwards every owner knows which rows are wanted, and by whom.
+
+    Args:
+        rider: goes along.
+
+    Raises:
+        FreeScaleError: an ID is out of range; on the rank that has it, with table, feature and value, and at the same
+            place on all others, so that none of them waits for ever.
+    """
+    rank, groups = transport.rank, len(layout.dims)
     # The number of bad IDs rides along: finding them costs no exchange and no synchronisation of its own.
-    request = send(transport, wanted, edges.diff(dim=1), torch.stack(invalid).sum(), room)
-
-    place = _place_in_group(edges, wanted.numel())
-    parts = place[inverse].split([values.numel() for values in ids.values()])
-    positions = {feature: part.view(ids[feature].shape) for feature, part in zip(ids, parts, strict=True)}
-
+    request = send(transport, wanted.slots, wanted.edges.diff(dim=1), wanted.bad, room, rider)
+    positions = wanted.find_positions()  # by now at the latest: the request has to travel anyway
     asked = yield from receive(transport, request, room)
-    _raise_if_out_of_range(asked.bad, rank, layout, features, ids)
+    _raise_if_out_of_range(asked.bad, rank, layout, features, wanted.ids)
     by_group = [part.squeeze(1) for part in unpack(asked.slots, asked.counts, [1] * groups)]
     base = layout.group_start[rank].tolist()
     served = [part - base[group] for group, part in enumerate(by_group)]
     ask_counts: Counts = request.counts.tolist()
-    of_group = [part.squeeze(1) for part in unpack(wanted, ask_counts, [1] * groups)]
+    of_group = [part.squeeze(1) for part in unpack(wanted.slots, ask_counts, [1] * groups)]
     return Lookup(positions, of_group, ask_counts, asked.counts, served, [torch.unique(rows) for rows in served])
 
 

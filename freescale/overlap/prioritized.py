@@ -2,8 +2,8 @@
 
 While batch N computes, batch N+1's IDs are exchanged, its *exclusive* rows (not used by N) are read and sent. After N's
 backward, gradients of *collision* rows (used by both) go first, are applied, and the rows follow behind the dense
-optimizer's step. N's other gradients are deferred: they leave when those rows have come, travel behind N+1's compute
-and are applied before anything reads their rows. Every row sees the same updates, in the same order and with the same
+optimizer's step. N's other gradients are deferred: they travel behind N+1's compute, together with the IDs of N+2, and
+are applied before anything reads their rows. Every row sees the same updates, in the same order and with the same
 sums, as on the blocking schedule.
 """
 
@@ -25,8 +25,10 @@ from freescale.overlap.collision import (
     tell_requesters,
 )
 from freescale.overlap.contribution import Sums
+from freescale.overlap.hooks import nothing
 from freescale.overlap.lookup import Lookup
 from freescale.overlap.packing import Counts
+from freescale.overlap.request import Rider
 from freescale.overlap.schedule import Ids, LossOf, Parts, check_announced, fetch_all, send_back_all
 from freescale.overlap.stages import Chain, Stages, run
 
@@ -53,29 +55,14 @@ class _Ahead:
 
 
 @dataclass
-class _Later:
-    """An exchange that has yet to begin; waiting for it begins it."""
-
-    begin: Callable[[], Handle]
-    handle: Handle | None = None
-
-    def send(self) -> Handle:
-        self.handle = self.handle or self.begin()
-        return self.handle
-
-    def wait(self) -> Tensor:
-        return self.send().wait()
-
-
-@dataclass
 class _Deferred:
     """Gradients that have not been applied yet, with the learning rate and loss scale of the step they belong to.
 
-    They are sent late, so that nothing slows the urgent ones down. Where they will go is worked out early, while the
-    urgent ones are awaited and there is nothing else to do.
+    They ride along with the IDs of the batch after next. Where they will go is worked out early, while the urgent ones
+    are awaited and there is nothing else to do.
     """
 
-    exchange: _Later
+    rider: Rider
     due: Sums
     lr: float
     scale: float
@@ -102,14 +89,7 @@ class PrioritizedSchedule:
         prepare = Stages(self._prepare(next_ids, update), parts.side) if next_ids is not None else None
         embedded = embedding.embed(lookup, rows_of())
 
-        def look_after() -> None:
-            if prepare is not None:
-                prepare.advance()
-            # Last, so that the compute ahead hides it, and not the work on the next batch.
-            if self._deferred is not None and parts.opening.done():
-                self._deferred.exchange.send()
-
-        parts.compute(loss_of, lookup, embedded, len(self._window) == 1, look_after)
+        parts.compute(loss_of, lookup, embedded, len(self._window) == 1, prepare.advance if prepare else nothing)
 
         ahead = prepare.finish() if prepare else None
         if update:
@@ -163,7 +143,7 @@ class PrioritizedSchedule:
         if ahead is None:
             self.drain()
             embedding = self.parts.embedding
-            lookup = run(embedding.distribute(self.parts.lanes["ids"], ids), self.parts.side)
+            lookup = run(embedding.distribute(self.parts.lanes["ids"], embedding.deduplicate(ids)), self.parts.side)
             rows = fetch_all(self.parts, lookup)
             return lookup, lambda: rows
         check_announced(ahead.ids, ids)
@@ -180,20 +160,22 @@ class PrioritizedSchedule:
     def _prepare(self, ids: Ids, update: bool) -> Chain[_Ahead]:
         """IDs of the next batch, its split, and its exclusive rows on their way."""
         embedding, lanes = self.parts.embedding, self.parts.lanes
-        lookup = yield from embedding.distribute(lanes["ids"], ids)
+        wanted = embedding.deduplicate(ids)
+        wanted.find_positions()
+        yield self.parts.opening
+        self.parts.side.take(self._deferred)
+        rider = self._deferred.rider if self._deferred is not None else None
+        lookup = yield from embedding.distribute(lanes["bulk"], wanted, rider)
+        self.drain()  # before anything reads these rows
         # Without an update after this batch nothing collides: the next one reads the same weights.
         colliding = colliding_rows(self._window if update else [], lookup)
+        yield self.parts.opening
         late, urgent = yield from tell_requesters(lanes["ids"], colliding, [lookup, self._window[-1]])
-        if self._deferred is not None:
-            if self._deferred.exchange.handle is None:
-                yield self.parts.opening
-            yield self._deferred.exchange.send()
-            self.drain()  # before anything reads these rows
-        wanted = rest_of(lookup.served, late.served)
+        exclusive = rest_of(lookup.served, late.served)
         send, receive = rest(lookup.serve_counts, late.serve_counts), rest(lookup.ask_counts, late.ask_counts)
         yield self.parts.opening
-        exclusive = embedding.look_up(lanes["bulk"], wanted, send, receive)
-        return _Ahead(ids, lookup, colliding, late, urgent, exclusive, receive)
+        under_way = embedding.look_up(lanes["bulk"], exclusive, send, receive)
+        return _Ahead(ids, lookup, colliding, late, urgent, under_way, receive)
 
     def _send_gradients(self, lookup: Lookup, ahead: _Ahead | None) -> Sums:
         """Collision rows first, on a lane of their own, the others deferred; returns what the former will add up to.
@@ -205,22 +187,20 @@ class PrioritizedSchedule:
         earlier = [embedding.contribution(handle, of.served, of.serve_counts) for of, handle in self._accumulated]
 
         if ahead is None:
-            later = _Later(lambda: send_back_all(parts, lookup))
-            everything = [*earlier, embedding.contribution(later, lookup.served, lookup.serve_counts)]
-            self._deferred = _Deferred(later, Sums(everything), embedding.lr, parts.scale, embedding.row_bytes(lookup))
+            rider = embedding.rider(lanes["bulk"], lookup.gradients(), lookup.ask_counts, lookup.serve_counts)
+            everything = [*earlier, embedding.contribution(rider, lookup.served, lookup.serve_counts)]
+            self._deferred = _Deferred(rider, Sums(everything), embedding.lr, parts.scale, rider.flat.nbytes)
             return Sums([])
 
         split, gradients = ahead.urgent, lookup.gradients()
         first = embedding.give_back(
             lanes["urgent"], marked_of(gradients, split.asked), split.ask_counts, split.serve_counts
         )
-        urgent = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
-        due = Sums([*(one.where(ahead.colliding) for one in earlier), urgent])
-
         send, receive = rest(lookup.ask_counts, split.ask_counts), rest(lookup.serve_counts, split.serve_counts)
-        kept = rest_of(gradients, split.asked)
-        later = _Later(lambda: embedding.give_back(lanes["bulk"], kept, send, receive))
-        exclusive = embedding.contribution(later, rest_of(lookup.served, split.served), receive)
+        rider = embedding.rider(lanes["bulk"], rest_of(gradients, split.asked), send, receive)
+        exclusive = embedding.contribution(rider, rest_of(lookup.served, split.served), receive)
         deferred = Sums([*(one.where_not(ahead.colliding) for one in earlier), exclusive])
-        self._deferred = _Deferred(later, deferred, embedding.lr, parts.scale, sum(part.nbytes for part in kept))
-        return due
+        self._deferred = _Deferred(rider, deferred, embedding.lr, parts.scale, rider.flat.nbytes)
+
+        urgent = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
+        return Sums([*(one.where(ahead.colliding) for one in earlier), urgent])

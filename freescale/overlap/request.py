@@ -3,11 +3,12 @@
 A rank must know how many slots come before it can receive them, so counts go first. But consecutive batches are much
 alike: every rank says how many slots it sends at most, and all leave that much room, and some more, beside the next
 batch's counts. What does not fit follows in a second exchange; all slots do, where room for the most would be mostly
-padding (tables that live on few ranks).
+padding (tables that live on few ranks). Rows that go to their owners too, and have time, may ride along.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,19 +34,57 @@ class Room:
 
 
 @dataclass
+class Rider:
+    """Packed rows that have time: they go with a batch's slots, or by themselves if they are waited for before that.
+
+    Attributes:
+        flat: 1-D, rank after rank; `send`, `receive`: elements to and from each rank.
+        alone: begins an exchange of just these.
+        arrived: 1-D, rank after rank, what the others sent.
+    """
+
+    flat: Tensor
+    send: list[int]
+    receive: list[int]
+    alone: Callable[[Tensor, list[int], list[int]], Handle]
+    arrived: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        """What the others sent."""
+        if self.arrived is None:
+            self.arrived = self.alone(self.flat, self.send, self.receive).wait()
+        return self.arrived
+
+    def beside(self, lane: Transport, message: Tensor) -> Handle:
+        """Send `message` (int64[world, n], a row per rank) and this in one exchange; see `part`."""
+        told = message.view(self.flat.dtype)  # only copied, so whatever bits it has stay as they are
+        width = told.shape[1]
+        both = [piece for pair in zip(told, self.flat.split(self.send), strict=True) for piece in pair]
+        return lane.all_to_all(torch.cat(both), [width + n for n in self.send], [width + n for n in self.receive])
+
+    def part(self, received: Tensor) -> Tensor:
+        """int64[world, n]: the messages in what `beside` brought; this has arrived then, too."""
+        width = (received.numel() - sum(self.receive)) // len(self.receive)
+        pieces = received.split([width + n for n in self.receive])
+        self.arrived = torch.cat([piece[width:] for piece in pieces])
+        return torch.stack([piece[:width] for piece in pieces]).view(torch.int64)
+
+
+@dataclass
 class Request:
     """A batch's slots under way.
 
     Attributes:
         wanted: int64, ascending: the slots, owner after owner.
         counts: int64[world, groups]: how many of each owner and group.
-        handle: of the first exchange; `room`: slots per rank in it.
+        handle: of the first exchange; `room`: slots per rank in it; `rider`: what rides along in it.
     """
 
     wanted: Tensor
     counts: Tensor
     handle: Handle
     room: int
+    rider: Rider | None = None
 
 
 @dataclass
@@ -63,7 +102,9 @@ class Asked:
     slots: Tensor
 
 
-def send(lane: Transport, wanted: Tensor, counts: Tensor, bad: Tensor, room: Room) -> Request:
+def send(
+    lane: Transport, wanted: Tensor, counts: Tensor, bad: Tensor, room: Room, rider: Rider | None = None
+) -> Request:
     """Tell the owners; see `Request`. `bad`, int64[]: IDs of this rank that no table has."""
     each = counts.sum(1)
     message = [counts, torch.stack([bad, each.max(), each.sum()]).expand(len(each), 3)]
@@ -72,8 +113,9 @@ def send(lane: Transport, wanted: Tensor, counts: Tensor, bad: Tensor, room: Roo
         message.append(wanted[first.clamp_(max=wanted.numel() - 1)])  # beyond an owner's: anything, nobody reads it
     elif room.slots:
         message.append(wanted.new_zeros((len(each), room.slots)))
-    ones = [1] * lane.world_size
-    return Request(wanted, counts, lane.all_to_all(torch.cat(message, dim=1), ones, ones), room.slots)
+    told, ones = torch.cat(message, dim=1), [1] * lane.world_size
+    handle = lane.all_to_all(told, ones, ones) if rider is None else rider.beside(lane, told)
+    return Request(wanted, counts, handle, room.slots, rider)
 
 
 def receive(lane: Transport, request: Request, room: Room) -> Exchanges[Asked]:
@@ -81,6 +123,8 @@ def receive(lane: Transport, request: Request, room: Room) -> Exchanges[Asked]:
     groups, fits = request.counts.shape[1], request.room
     yield request.handle
     heard = request.handle.wait()
+    if request.rider is not None:
+        heard = request.rider.part(heard)
     told = heard[:, : groups + 3].tolist()
     most = max(row[groups + 1] for row in told)
     room.agree(most, sum(row[groups + 2] for row in told), lane.world_size)

@@ -30,6 +30,15 @@ class SideStream:
         """Inside the block, work goes to this stream."""
         return torch.cuda.stream(self._stream) if self._stream is not None else nullcontext()
 
+    def take(self, given: object) -> None:
+        """Work on this stream will use `given`, which was made on another and may be forgotten before it is done.
+
+        Every tensor in it is marked as used here, or its memory could be given away too early.
+        """
+        if self._stream is not None:
+            for tensor in tensors_in(given):
+                tensor.record_stream(self._stream)
+
     def join(self, result: object) -> None:
         """What the current stream is given from now on comes after this stream's work, and may use `result`.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from thread_ranks import ThreadTransport, run_threads
 from torch import Tensor
 
-from freescale.overlap.request import Asked, Room, receive, send
+from freescale.overlap.request import Asked, Rider, Room, receive, send
 
 GROUPS = 2
 Sizes = list[list[list[int]]]
@@ -75,6 +75,37 @@ def test_owners_get_every_slot_in_order_whatever_fits(batches: list[Sizes], seed
                 for rank, of_rank in enumerate(sizes)
             ]
             assert asked.slots.tolist() == torch.cat(expected).tolist()
+
+
+@given(
+    st.integers(1, 4).flatmap(lambda world: st.tuples(batches_of(world), batches_of(world))),
+    st.sampled_from([torch.bfloat16, torch.float32, torch.float64]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=60)
+def test_rows_that_ride_along_arrive_as_they_were_and_so_do_the_slots(
+    sizes: tuple[Sizes, Sizes], dtype: torch.dtype, rides: bool, seed: int
+) -> None:
+    asks, rows = sizes[0], [[sum(of_owner) for of_owner in of_rank] for of_rank in sizes[1]]
+
+    def flat_of(rank: int) -> Tensor:
+        return torch.randn(sum(rows[rank]), generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+    def rank_program(open_lane: Any, rank: int) -> tuple[Asked, Tensor]:
+        lane, room = open_lane("bulk"), Room()
+        rider = Rider(flat_of(rank), rows[rank], [of_rank[rank] for of_rank in rows], lane.all_to_all)
+        wanted, counts = slots_of(rank, asks[rank]), torch.tensor(asks[rank])
+        chain = receive(lane, send(lane, wanted, counts, torch.tensor(0), room, rider if rides else None), room)
+        while True:
+            try:
+                next(chain).wait()
+            except StopIteration as stop:
+                return stop.value, rider.wait()
+
+    for owner, (asked, arrived) in enumerate(run_threads(len(asks), seed, rank_program)):
+        assert asked.counts == [of_rank[owner] for of_rank in asks]
+        assert torch.equal(arrived, torch.cat([flat_of(rank).split(rows[rank])[owner] for rank in range(len(asks))]))
 
 
 def alike(count: int, world: int = 2) -> Sizes:

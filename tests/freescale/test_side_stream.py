@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from freescale.comm.transport import Handle
+from freescale.overlap.contribution import Contribution, Sums
 from freescale.overlap.side_stream import SideStream, tensors_in
 from freescale.overlap.stages import Stages
 
@@ -80,6 +81,14 @@ def test_a_chain_runs_beside_the_compute_and_its_result_is_handed_over(notes: li
         "(3, 2) used on compute",
         "update on compute",
     ]
+
+
+def test_what_the_chain_was_given_is_not_given_away_while_it_is_used(notes: list[str]) -> None:
+    coming = Handle("all_to_all", "bulk", 0, 0, "test", torch.empty(0), lambda: None)
+    part = Contribution([torch.tensor([4, 7])], [[2]], lambda: [coming.wait()])
+    SideStream(torch.device("cuda")).take([Sums([part.where([torch.tensor([7])])]), None])
+    # The row that is left, the mark of each that came, the distinct rows, and where the one goes.
+    assert notes == ["(1,) used on side", "(2,) used on side", "(1,) used on side", "(1,) used on side"]
 
 
 def test_tensors_are_found_at_any_depth() -> None:
