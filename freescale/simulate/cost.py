@@ -42,9 +42,9 @@ PIECES: dict[str, tuple[str, ...]] = {
 
 begin: taking the batch · rest: hooks, DDP, metrics and whatever is between the pieces, on a CPU · distribute: slots,
 de-duplication, counts, positions of the rows · serve: what the owner is asked for · read: rows for an exchange
-· embed: rows to features · give: gradients for an exchange · aim: which row each
-gradient will be added to · update: gradients summed, rows updated · split: collision sets and marks · part, merge: rows
-parted by the marks, and put together · move, receive: samples, for balance
+· embed: rows to features · give: gradients for an exchange · aim: which row each gradient will be added to · update:
+gradients summed, rows updated · split: collision sets and marks · part, merge: rows parted by the marks, and put
+together · move, receive: samples, for balance
 """
 
 _KERNELS: dict[str, tuple[int, dict[str, float]]] = {

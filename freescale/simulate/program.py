@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -140,26 +140,34 @@ class _Job:
         out, back = self.row_bytes(sent) * self.away, self.row_bytes(received) * self.away
         return self.writer.exchange(lane, "all_to_all", self.writer.links.all_to_all(out, back, lane), out)
 
-    def distribute(self, step: int) -> list[Stage]:
-        """See `overlap.request`: slots beside their counts, or after them in the first batch and where padding would be
-        most of it."""
+    def distribute(
+        self, step: int, lane: str = "ids", riding: tuple[Bytes, Bytes] = (0.0, 0.0)
+    ) -> tuple[tuple[str, Amounts], list[Stage]]:
+        """What is done first, and the exchanges; see `overlap.request`: slots beside their counts, or after them in the
+        first batch and where padding would be most of it.
+
+        Args:
+            riding: rows sent and received along with them.
+        """
         rows, links = self.rows[step], self.writer.links
-        pieces = [("distribute", self.work(step))]
         others, counts = self.ranks - 1, float(4 * _LONG * (self.ranks - 1))
+        out, back = (self.row_bytes(count) * self.away for count in riding)
         per_pair = float(rows.asked.max()) / self.ranks
         # The largest of ranks² counts lies that many standard deviations above their mean.
         room = 1.25 * (per_pair + math.sqrt(2 * math.log(self.ranks**2) * per_pair))
-        if step > 0 and room * self.ranks <= 2 * float(rows.asked.mean()):
-            both = counts + room * _LONG * others
-            return [Stage((), pieces, "ids", "all_to_all", links.all_to_all(both, both, "ids"), both)]
-        asked, served = rows.asked * (_LONG * self.away), rows.served * (_LONG * self.away)
-        return [
-            Stage((), pieces, "ids", "all_to_all", links.all_to_all(counts, counts, "ids"), counts),
-            Stage((), [], "ids", "all_to_all", links.all_to_all(asked, served, "ids"), asked),
-        ]
+        fits = step > 0 and room * self.ranks <= 2 * float(rows.asked.mean())
+        first = counts + room * _LONG * others if fits else counts
+        phases = links.all_to_all(first + out, first + back, lane)
+        stages = [Stage([], lane, "all_to_all", phases, first + out)]
+        if not fits:
+            asked, served = rows.asked * (_LONG * self.away), rows.served * (_LONG * self.away)
+            stages.append(Stage([], lane, "all_to_all", links.all_to_all(asked, served, lane), asked))
+        return ("distribute", self.work(step)), stages
 
-    def look_up(self, step: int) -> Stage:
-        return Stage((), [("serve", self.work(step))])
+    def ids(self, step: int) -> list[Stage]:
+        """A batch's IDs told to their owners at once, and what these then know."""
+        piece, (first, *more) = self.distribute(step)
+        return [replace(first, pieces=[piece]), *more, Stage([("serve", self.work(step))])]
 
     def compute(self, step: int, advance: Callable[[], None], after_forward: Callable[[], None]) -> None:
         """Forward and backward with `advance` between layers; DDP reduces buckets of dense gradients on the way."""
@@ -274,13 +282,13 @@ class _Blocking:
         job, writer, rows = self.job, self.job.writer, self.job.rows[step]
         work = job.work(step)
         prefetched, self.prefetched = self.prefetched, None
-        (prefetched or Chain(writer, [*job.distribute(step), job.look_up(step)])).finish()
+        (prefetched or Chain(writer, job.ids(step))).finish()
         writer.piece("read", job.some_rows(rows.served))
         fetched = job.rows_exchange("bulk", rows.served, rows.asked)
         writer.wait(fetched)
         writer.piece("embed", {**work, **job.some_rows(rows.asked)})
         if job.arm.prefetch_ids:
-            self.prefetched = Chain(writer, [*job.distribute(step + 1), job.look_up(step + 1)])
+            self.prefetched = Chain(writer, job.ids(step + 1))
         job.compute(step, self.prefetched.advance if self.prefetched else _nothing, self.feed.after_forward)
         writer.piece("give", job.some_rows(rows.asked))
         returned = job.rows_exchange("bulk", rows.asked, rows.served)
@@ -312,22 +320,14 @@ class _Prioritized:
         if step > 0:
             self._wait_for_rows(step)
         writer.piece("embed", {**work, **job.some_rows(now.asked)})
-        held_back = [step - 1] if step > 0 else []
-
-        def look_after() -> None:
-            if held_back:
-                prepare.advance(but_last=True)
-                prepare.require(-1, self._send_deferred(held_back.pop()))
-            else:
-                prepare.advance()
-
-        job.compute(step, look_after, self.feed.after_forward)
+        job.compute(step, prepare.advance, self.feed.after_forward)
         self.exclusive = prepare.finish()
 
         writer.piece("part", {"rows": 0.0, "row_bytes": job.row_bytes(now.asked)})
         writer.piece("give", job.some_rows(now.urgent_asked))
         first = job.rows_exchange("urgent", now.urgent_asked, now.urgent_served)
-        for received in (now.urgent_served, now.served - now.urgent_served):
+        writer.piece("give", job.some_rows(now.asked - now.urgent_asked))  # packed for later
+        for received in (now.served - now.urgent_served, now.urgent_served):
             writer.piece("aim", job.some_rows(received))
         writer.wait(first)
         writer.piece("update", job.some_rows(now.urgent_served))
@@ -341,7 +341,7 @@ class _Prioritized:
     def _fetch_all(self) -> None:
         """Rows of the first batch, for which nothing was prepared."""
         job, writer, rows = self.job, self.job.writer, self.job.rows[0]
-        Chain(writer, [*job.distribute(0), job.look_up(0)]).finish()
+        Chain(writer, job.ids(0)).finish()
         writer.piece("read", job.some_rows(rows.served))
         writer.wait(job.rows_exchange("bulk", rows.served, rows.asked))
 
@@ -352,45 +352,38 @@ class _Prioritized:
                 writer.wait(fetched)
         writer.piece("merge", self.job.some_rows(self.job.rows[step].asked))
 
-    def _send_deferred(self, step: int) -> Exchange:
-        """The step's gradients of exclusive rows, once the next step's rows have come."""
-        job, rows = self.job, self.job.rows[step]
-        asked, served = rows.asked - rows.urgent_asked, rows.served - rows.urgent_served
-        job.writer.piece("give", job.some_rows(asked))
-        return job.rows_exchange("bulk", asked, served)
-
     def _prepare(self, step: int) -> list[Stage]:
-        """IDs of the next batch, its split, what was deferred, and its exclusive rows on their way."""
+        """IDs of the next batch and with them what was deferred, its split, and its exclusive rows on their way."""
         job, links = self.job, self.job.writer.links
         now, after = job.rows[step], job.rows[step + 1]
+        riding: tuple[Bytes, Bytes] = (0.0, 0.0)
+        owner: list[tuple[str, Amounts]] = [("serve", job.work(step + 1))]
+        if step > 0:
+            before = job.rows[step - 1]
+            riding = (before.asked - before.urgent_asked, before.served - before.urgent_served)
+            owner.append(("update", job.some_rows(riding[1])))
+        piece, stages = job.distribute(step + 1, "bulk", riding)
         both: Amounts = {"asked": now.asked + after.asked, "served": now.served + after.served}
         told = (now.served + after.served) * job.away
         heard = (now.asked + after.asked) * job.away
         marks = Stage(
-            (),
-            [("serve", job.work(step + 1)), ("split", both)],
+            [*owner, ("split", both)],
             "ids",
             "all_to_all",
             links.all_to_all(told, heard, "ids"),
             told,
         )
-        pieces: list[tuple[str, Amounts]] = []
-        if step > 0:
-            before = job.rows[step - 1]
-            pieces.append(("update", job.some_rows(before.served - before.urgent_served)))
         exclusive_served, exclusive_asked = after.served - after.late_served, after.asked - after.late_asked
         marks_told: Amounts = {"rows": both["asked"] + both["served"], "row_bytes": 0.0}
-        pieces += [("part", marks_told), ("read", job.some_rows(exclusive_served))]
         sent, received = (job.row_bytes(rows) * job.away for rows in (exclusive_served, exclusive_asked))
         rows = Stage(
-            (),
-            pieces,
+            [("part", marks_told), ("read", job.some_rows(exclusive_served))],
             "bulk",
             "all_to_all",
             links.all_to_all(sent, received, "bulk"),
             sent,
         )
-        return [*job.distribute(step + 1), marks, rows]
+        return [Stage([piece]), *stages, marks, rows]
 
 
 def _nothing() -> None:

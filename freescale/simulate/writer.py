@@ -8,7 +8,7 @@ what it has to read on the host does not wait for the compute.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,8 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Stage:
-    """One link of a chain: once `needs` are over, do `pieces`, and issue `phases` on `lane` (None: nothing)."""
+    """One link of a chain: do `pieces`, and issue `phases` on `lane` (none: nothing)."""
 
-    needs: tuple[int, ...]
     pieces: Sequence[tuple[str, Amounts]]
     lane: str = ""
     op: str = ""
@@ -184,9 +183,11 @@ class Writer:
 
 
 class Chain:
-    """Stages one after the other, which go on between layers whenever what they need is there; see `overlap.stages`.
+    """Stages one after the other, which go on between layers whenever the exchange of the one before is over; see
+    `overlap.stages`.
 
-    The first stage is done at once. `last` is the exchange that the last stage issues.
+    The first stage is done at once, one after a stage that exchanges nothing at the next opportunity. `last` is the
+    exchange that the last stage issues.
     """
 
     def __init__(self, writer: Writer, stages: Sequence[Stage]) -> None:
@@ -195,14 +196,9 @@ class Chain:
         self._exchanges: list[Exchange | None] = [None] * len(stages)
         self._try(0, waits=True)
 
-    def require(self, number: int, exchange: Exchange) -> None:
-        """A stage that has not been tried yet also needs this exchange to be over."""
-        stage = self._stages[number]
-        self._stages[number] = replace(stage, needs=(*stage.needs, exchange.last))
-
-    def advance(self, but_last: bool = False) -> None:
-        """Go as far as possible without waiting, or as far as the stage before the last."""
-        for number in range(1, len(self._stages) - but_last):
+    def advance(self) -> None:
+        """Go as far as possible without waiting."""
+        for number in range(1, len(self._stages)):
             self._try(number, waits=False)
 
     def finish(self) -> Exchange | None:
@@ -213,7 +209,9 @@ class Chain:
 
     def _try(self, number: int, waits: bool) -> None:
         stage, before = self._stages[number], self._exchanges[number - 1] if number else None
-        needs = stage.needs + ((before.last,) if before else ())
+        needs = (before.last,) if before else ()
+        if not needs and self._tries[number] is not None:
+            return  # the first try did it
         attempt = self._writer.attempt(stage, needs, self._tries[number], waits)
         self._tries[number] = attempt
         exchange = self._exchanges[number]
