@@ -30,6 +30,7 @@ from freescale.errors import FreeScaleError
 
 _POLL_S = 0.2
 _LOG_TAIL_LINES = 15
+_BLAMES = "; see its "  # log, or message: how transports end an error that another rank began
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,18 @@ def _failure(error: ChildFailedError, watch: _Watch, logs: Path) -> Failure:
             f"{who} made no progress for {watch.stall_timeout_s:g} s, and {'was' if rank_is_known else 'were'} ended"
         )
         return Failure(rank if rank_is_known else None, reason, _log_tail(logs, rank))
+    tails = {rank: _log_tail(logs, rank) for rank in failures}
+    lasts = {rank: tail.strip().splitlines()[-1] if tail.strip() else "no message" for rank, tail in tails.items()}
+
+    def is_echo(rank: int) -> bool:
+        """A rank that goes may stay for its peers, so that those who blame it end before it does."""
+        return _BLAMES in lasts[rank]
+
     # A peer of a dead rank fails too, a moment later, over its lost connection; a signal is never an echo.
-    rank = min(failures, key=lambda r: (failures[r].exitcode >= 0, failures[r].timestamp))
-    exit_code = failures[rank].exitcode
-    tail = _log_tail(logs, rank)
+    rank = min(failures, key=lambda r: (failures[r].exitcode >= 0, is_echo(r), failures[r].timestamp))
+    exit_code, tail, last = failures[rank].exitcode, tails[rank], lasts[rank]
     if exit_code < 0:
         return Failure(rank, f"rank {rank} was killed by {signal.Signals(-exit_code).name}", tail)
-    last = tail.strip().splitlines()[-1] if tail.strip() else "no message"
     return Failure(rank, f"rank {rank} failed: {last.removeprefix('error: ')}", tail)
 
 
