@@ -186,8 +186,7 @@ class Chain:
     """Stages one after the other, which go on between layers whenever the exchange of the one before is over; see
     `overlap.stages`.
 
-    The first stage is done at once, one after a stage that exchanges nothing at the next opportunity. `last` is the
-    exchange that the last stage issues.
+    The first stage is done at once, one after a stage that exchanges nothing at the next opportunity.
     """
 
     def __init__(self, writer: Writer, stages: Sequence[Stage]) -> None:
@@ -202,7 +201,7 @@ class Chain:
             self._try(number, waits=False)
 
     def finish(self) -> Exchange | None:
-        """Go to the end, waiting where necessary."""
+        """Go to the end, waiting where necessary; the exchange that the last stage has issued, if it issues one."""
         for number in range(1, len(self._stages)):
             self._try(number, waits=True)
         return self._exchanges[-1]
