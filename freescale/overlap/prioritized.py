@@ -163,6 +163,7 @@ class PrioritizedSchedule:
         wanted = embedding.deduplicate(ids)
         wanted.find_positions()
         yield self.parts.opening
+        self.parts.side.catch_up()  # to the urgent rows, which the deferred gradients would slow down
         self.parts.side.take(self._deferred)
         rider = self._deferred.rider if self._deferred is not None else None
         lookup = yield from embedding.distribute(lanes["bulk"], wanted, rider)

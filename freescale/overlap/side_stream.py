@@ -24,7 +24,13 @@ class SideStream:
     def begin(self) -> None:
         """What the current stream has been given by now comes first."""
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+            self._beside = torch.cuda.current_stream(self._stream.device)
+            self._stream.wait_stream(self._beside)
+
+    def catch_up(self) -> None:
+        """What the stream that was current at `begin` has been given by now comes first, too."""
+        if self._stream is not None:
+            self._stream.wait_stream(self._beside)
 
     def entered(self) -> AbstractContextManager[Any]:
         """Inside the block, work goes to this stream."""

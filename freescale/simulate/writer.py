@@ -118,9 +118,14 @@ class Writer:
             Work("host", work, (), 0, byte_share, needs, tried, waits, issue_ns, label, kind, self.step, pause_ppm)
         )
 
-    def issue_by(self, attempt: int, stage: Stage) -> Exchange:
-        """The exchange that the tries of a stage issue; more tries join it with `also_issued_by`."""
-        return self._collective(stage.lane, stage.op, stage.phases, stage.sent, attempt, ())
+    def issue_by(self, attempt: int, stage: Stage, catches_up: bool) -> Exchange:
+        """The exchange that the tries of a stage issue; more tries join it with `also_issued_by`.
+
+        Args:
+            catches_up: on a GPU, it comes after what the device has been given by now.
+        """
+        after = (self.on_device,) if catches_up and self.gpu and self.on_device >= 0 else ()
+        return self._collective(stage.lane, stage.op, stage.phases, stage.sent, attempt, after)
 
     def also_issued_by(self, exchange: Exchange, attempt: int) -> None:
         for phase in exchange.phases:
@@ -186,7 +191,8 @@ class Chain:
     """Stages one after the other, which go on between layers whenever the exchange of the one before is over; see
     `overlap.stages`.
 
-    The first stage is done at once, one after a stage that exchanges nothing at the next opportunity.
+    The first stage is done at once, one after a stage that exchanges nothing at the next opportunity, and on a GPU after
+    what has been computed by then.
     """
 
     def __init__(self, writer: Writer, stages: Sequence[Stage]) -> None:
@@ -217,7 +223,7 @@ class Chain:
         if exchange is not None:
             self._writer.also_issued_by(exchange, attempt)
         elif stage.phases:
-            self._exchanges[number] = self._writer.issue_by(attempt, stage)
+            self._exchanges[number] = self._writer.issue_by(attempt, stage, catches_up=not needs and number > 0)
 
 
 def _mean_pause(costs: Sequence[Cost]) -> int:

@@ -83,6 +83,14 @@ def test_a_chain_runs_beside_the_compute_and_its_result_is_handed_over(notes: li
     ]
 
 
+def test_a_chain_can_wait_for_what_was_computed_since_it_began(notes: list[str]) -> None:
+    side = SideStream(torch.device("cuda"))
+    side.begin()
+    with side.entered():
+        side.catch_up()
+    assert notes == ["side after compute", "side after compute"]
+
+
 def test_what_the_chain_was_given_is_not_given_away_while_it_is_used(notes: list[str]) -> None:
     coming = Handle("all_to_all", "bulk", 0, 0, "test", torch.empty(0), lambda: None)
     part = Contribution([torch.tensor([4, 7])], [[2]], lambda: [coming.wait()])
