@@ -191,8 +191,8 @@ class Chain:
     """Stages one after the other, which go on between layers whenever the exchange of the one before is over; see
     `overlap.stages`.
 
-    The first stage is done at once. One after a stage that exchanges nothing is done at the next opportunity, and on a GPU
-    after what has been computed by then.
+    The first stage is done at once. One after a stage that exchanges nothing is done at the next opportunity, and on a
+    GPU after what has been computed by then.
     """
 
     def __init__(self, writer: Writer, stages: Sequence[Stage]) -> None:
