@@ -150,8 +150,7 @@ class ShardedEmbedding(nn.Module):
 
     def rider(self, lane: Transport, gradients: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Rider:
         """Gradients as for `give_back`, that have time; they go over `lane` if nothing takes them along."""
-        send, receive = elements(send_counts, self.layout.dims), elements(recv_counts, self.layout.dims)
-        return Rider(pack(gradients, send_counts), send, receive, lane.all_to_all)
+        return Rider(*self._packed(gradients, send_counts, recv_counts), lane.all_to_all)
 
     def contribution(self, sent: Coming, rows: list[Tensor], recv_counts: Counts) -> Contribution:
         """What `give_back` brings, for these rows (per group, requester after requester)."""
@@ -178,5 +177,11 @@ class ShardedEmbedding(nn.Module):
         return self.weights[self.layout.group_of(table)][self.layout.place_in_weight(table, self.rank)]
 
     def _exchange(self, lane: Transport, parts: Sequence[Tensor], send_counts: Counts, recv_counts: Counts) -> Handle:
+        return lane.all_to_all(*self._packed(parts, send_counts, recv_counts))
+
+    def _packed(
+        self, parts: Sequence[Tensor], send_counts: Counts, recv_counts: Counts
+    ) -> tuple[Tensor, list[int], list[int]]:
+        """What an all-to-all takes: the rows, and elements to and from each rank."""
         dims = self.layout.dims
-        return lane.all_to_all(pack(parts, send_counts), elements(send_counts, dims), elements(recv_counts, dims))
+        return pack(parts, send_counts), elements(send_counts, dims), elements(recv_counts, dims)

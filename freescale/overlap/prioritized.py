@@ -66,7 +66,6 @@ class _Deferred:
     due: Sums
     lr: float
     scale: float
-    nbytes: int
     usable: bool = True
 
 
@@ -123,7 +122,7 @@ class PrioritizedSchedule:
     def in_flight_bytes(self) -> int:
         """See `Schedule.in_flight_bytes`."""
         rows = self.parts.embedding.row_bytes(self._ahead.lookup) if self._ahead else 0
-        return rows + (self._deferred.nbytes if self._deferred else 0)
+        return rows + (self._deferred.rider.flat.nbytes if self._deferred else 0)
 
     def stop(self) -> None:
         """See `Schedule.stop`."""
@@ -190,7 +189,7 @@ class PrioritizedSchedule:
         if ahead is None:
             rider = embedding.rider(lanes["bulk"], lookup.gradients(), lookup.ask_counts, lookup.serve_counts)
             everything = [*earlier, embedding.contribution(rider, lookup.served, lookup.serve_counts)]
-            self._deferred = _Deferred(rider, Sums(everything), embedding.lr, parts.scale, rider.flat.nbytes)
+            self._deferred = _Deferred(rider, Sums(everything), embedding.lr, parts.scale)
             return Sums([])
 
         split, gradients = ahead.urgent, lookup.gradients()
@@ -201,7 +200,7 @@ class PrioritizedSchedule:
         rider = embedding.rider(lanes["bulk"], rest_of(gradients, split.asked), send, receive)
         exclusive = embedding.contribution(rider, rest_of(lookup.served, split.served), receive)
         deferred = Sums([*(one.where_not(ahead.colliding) for one in earlier), exclusive])
-        self._deferred = _Deferred(rider, deferred, embedding.lr, parts.scale, rider.flat.nbytes)
+        self._deferred = _Deferred(rider, deferred, embedding.lr, parts.scale)
 
         urgent = embedding.contribution(first, marked_of(lookup.served, split.served), split.serve_counts)
         return Sums([*(one.where(ahead.colliding) for one in earlier), urgent])

@@ -25,7 +25,7 @@ class SideStream:
         """What the current stream has been given by now comes first."""
         if self._stream is not None:
             self._beside = torch.cuda.current_stream(self._stream.device)
-            self._stream.wait_stream(self._beside)
+            self.catch_up()
 
     def catch_up(self) -> None:
         """What the stream that was current at `begin` has been given by now comes first, too."""

@@ -28,9 +28,11 @@ def slots_of(rank: int, sizes: list[list[int]]) -> Tensor:
     return torch.cat(told)
 
 
-def ask(lane: ThreadTransport, room: Room, sizes: list[list[int]], bad: int = 0) -> tuple[Asked, int]:
+def ask(
+    lane: ThreadTransport, room: Room, sizes: list[list[int]], bad: int = 0, rider: Rider | None = None
+) -> tuple[Asked, int]:
     """What the others ask of this rank, and in how many exchanges it came."""
-    request = send(lane, slots_of(lane.rank, sizes), torch.tensor(sizes), torch.tensor(bad), room)
+    request = send(lane, slots_of(lane.rank, sizes), torch.tensor(sizes), torch.tensor(bad), room, rider)
     chain, exchanges = receive(lane, request, room), 0
     while True:
         try:
@@ -93,15 +95,10 @@ def test_rows_that_ride_along_arrive_as_they_were_and_so_do_the_slots(
         return torch.randn(sum(rows[rank]), generator=torch.Generator().manual_seed(rank)).to(dtype)
 
     def rank_program(open_lane: Any, rank: int) -> tuple[Asked, Tensor]:
-        lane, room = open_lane("bulk"), Room()
+        lane = open_lane("bulk")
         rider = Rider(flat_of(rank), rows[rank], [of_rank[rank] for of_rank in rows], lane.all_to_all)
-        wanted, counts = slots_of(rank, asks[rank]), torch.tensor(asks[rank])
-        chain = receive(lane, send(lane, wanted, counts, torch.tensor(0), room, rider if rides else None), room)
-        while True:
-            try:
-                next(chain).wait()
-            except StopIteration as stop:
-                return stop.value, rider.wait()
+        asked, _ = ask(lane, Room(), asks[rank], rider=rider if rides else None)
+        return asked, rider.wait()
 
     for owner, (asked, arrived) in enumerate(run_threads(len(asks), seed, rank_program)):
         assert asked.counts == [of_rank[owner] for of_rank in asks]
